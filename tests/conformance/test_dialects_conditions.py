@@ -42,7 +42,7 @@ async def test_both_key_and_token_must_match(database: TemporaryDatabase, model:
 async def _keys(connection: AsyncConnection, leased: LeasedTable, leases: Any) -> list[Any]:
     dialect = LEASES.of(connection)
     found = select(leased.key).where(dialect.matches_leases(leased))
-    return list((await connection.scalars(found, dialect.lease_parameters(leases))).all())
+    return list((await connection.scalars(found, dialect.lease_parameters(leased, leases))).all())
 
 
 async def test_many_leases_in_one_condition(database: TemporaryDatabase) -> None:

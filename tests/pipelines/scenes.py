@@ -144,7 +144,9 @@ def is_sweep(statement: str) -> bool:
 
 
 def is_outcome(statement: str) -> bool:
-    is_write = statement.startswith("UPDATE") and "last_processed_at=" in statement
+    is_write = statement.startswith(("UPDATE", "WITH rowlock_free")) and (
+        "last_processed_at=" in statement
+    )
     return is_write or statement.startswith("DELETE")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import weakref
 from contextvars import ContextVar
 from typing import Any, ClassVar
@@ -68,7 +69,7 @@ async def test_current_task_timeouts_and_groups_are_the_rows_own(
     async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
         await until(lambda: manager.statistics()["VolumePipeline"].counters["applied"] == 4)
     assert {row.size_gb for row in await read_all(virtual_database, Volume)} == {3}
-    assert len(tasks) == 4
+    assert len(tasks) == 2, "one for each worker"
 
 
 @virtual_time
@@ -237,39 +238,20 @@ async def test_what_belongs_to_a_row_is_gone_with_it(database: TemporaryDatabase
         gc.enable()
 
 
-class AtOnce(Worker[Any]):
-    """Has a row done within the call that begins it, as a task may be that
-    ``asyncio.eager_task_factory`` makes.
-    """
-
-    deepest = within = 0
-
-    def begin(self, item: PipelineItem[Any], on_done: Any, *, variables: Any = None) -> None:
-        kind = type(self)
-        kind.within += 1
-        kind.deepest = max(kind.deepest, kind.within)
-        self._settler.settle_later(item, Apply({"status": "active"}))
-        on_done(self, None)
-        kind.within -= 1
-
-
-class AtOncePipeline(VolumePipeline):
-    worker_class = AtOnce
-
-
 @virtual_time
-async def test_work_that_ends_within_its_beginning_begins_the_next_one_behind_it(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """Tasks that begin at once would each begin the next, until there is no stack left, and rows
-    and workers be lost.
-    """
-    AtOnce.deepest = 0
+async def test_rows_that_do_not_wait_need_no_stack(virtual_database: TemporaryDatabase) -> None:
+    """Each would begin the next within its own end, until there is no stack left."""
+    depths: set[int] = set()
     await add(virtual_database, *(Volume() for _ in range(20)))
-    pipeline = AtOncePipeline(workers_num=5)
+
+    async def answer(_item: PipelineItem[Any]) -> Outcome:
+        depths.add(len(inspect.stack(0)))
+        return Apply({"status": "active"})
+
+    pipeline = VolumePipeline(answer=answer, workers_num=5)
     async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
-        await until(lambda: manager.statistics()["AtOncePipeline"].counters["applied"] == 20)
-    assert AtOnce.deepest == 1
+        await until(lambda: manager.statistics()["VolumePipeline"].counters["applied"] == 20)
+    assert len(depths) == 1
 
 
 class Musing(Worker[Any]):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
@@ -39,13 +39,13 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Mapper
 from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.selectable import TableValuedAlias
+from sqlalchemy.sql.selectable import FromClause
 
 from rowlock.dialects.registry import DialectPart
 
 if TYPE_CHECKING:
     from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Lease, Query
-    from rowlock.rows.assignments import Slot
+    from rowlock.rows.assignments import ColumnValues, Slot
     from rowlock.rows.leased_table import LeasedTable
 
 
@@ -461,8 +461,21 @@ class LeaseDialect(ABC):
         """
 
     @abstractmethod
-    def lease_parameters(self, leases: Sequence[Lease]) -> dict[str, Any]:
-        """Return the parameters of `matches_leases` and of `unnested` for these leases."""
+    def lease_parameters(self, leased: LeasedTable, leases: Sequence[Lease]) -> dict[str, Any]:
+        """Return the parameters of `matches_leases` for these leases."""
+
+    @abstractmethod
+    def held_parameters(
+        self,
+        leased: LeasedTable,
+        leases: Sequence[Lease],
+        slots: Sequence[Slot],
+        *,
+        columns: Sequence[Sequence[Any]],
+    ) -> dict[str, Any] | None:
+        """Return the parameters of `unnested` for these leases, with the values of each slot; None
+        if there is a value among them that can only be bound by itself.
+        """
 
     @abstractmethod
     def takes_arrays(self, slots: Sequence[Slot]) -> bool:
@@ -475,11 +488,27 @@ class LeaseDialect(ABC):
         """
 
     @abstractmethod
-    def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> TableValuedAlias:
-        """Return leases and values as the rows of a table: key, token, and the names of the slots.
-
-        The parameter for a slot is ``rowlock_held_<name>``, a list.
+    def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> FromClause:
+        """Return leases and values as the rows of a table: key, token, and the names of the
+        slots. Its parameters are `held_parameters`.
         """
+
+    async def has_places(self, connection: AsyncConnection, leased: LeasedTable) -> bool:
+        """Return whether a statement may find rows that it has locked again by their places."""
+        return False
+
+    def guarded_update(
+        self,
+        leased: LeasedTable,
+        slots: Sequence[Slot],
+        values: Callable[[Mapping[str, ColumnElement[Any]]], ColumnValues],
+    ) -> Executable:
+        """Return a statement that locks those rows of `unnested` that are free and still carry
+        their tokens, writes them, and gives their number, and their keys unless these are all
+        ``rowlock_count`` rows. One whose stamp is ahead of the clock is left out. Asked where the
+        table `has_places`; `values` is given the columns of `slots` by their names.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def skip_locked(

@@ -18,7 +18,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Any, Final, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from sqlalchemy import (
     Column,
@@ -95,7 +96,7 @@ async def compare_many(
         slots = _slots_of(guarded)
         if len(members) == 1 or not (dialect.takes_arrays(slots) or dialect.reads_alike(slots)):
             continue
-        compare = _compared_there if dialect.takes_arrays(slots) else _compared_here
+        compare = _compared_here if dialect.reads_alike(slots) else _compared_there
         for some in in_pieces(members, LEASES_PER_STATEMENT_MAX):
             unchanged = await compare(connection, leased, {number: rows[number] for number in some})
             compared |= {number: number in unchanged for number in some}
@@ -121,10 +122,11 @@ async def _compared_there(
         return select(given.c[_NUMBER[0]]).where(*held, *still)
 
     statement = leased.prepared((_compared_there, dialect, guarded), build)
-    parameters = dialect.lease_parameters([lease for lease, _ in rows.values()])
-    parameters[f"rowlock_held_{_NUMBER[0]}"] = list(rows)
-    for column, (name, _) in zip(guarded, slots, strict=True):
-        parameters[f"rowlock_held_{name}"] = [as_read[column] for _, as_read in rows.values()]
+    columns = [[as_read[column] for _, as_read in rows.values()] for column in guarded]
+    leases = [lease for lease, _ in rows.values()]
+    parameters = dialect.held_parameters(
+        leased, leases, [_NUMBER, *slots], columns=[list(rows), *columns]
+    )
     return frozenset((await connection.scalars(statement, parameters)).all())
 
 
@@ -138,7 +140,7 @@ async def _compared_here(
         lambda: select(leased.key, *guarded).where(dialect.matches_leases(leased)),
     )
     found = await connection.execute(
-        statement, dialect.lease_parameters([lease for lease, _ in rows.values()])
+        statement, dialect.lease_parameters(leased, [lease for lease, _ in rows.values()])
     )
     # Not by their tokens: related rows of one item have the same one.
     there = {key: values for key, *values in found}
@@ -283,7 +285,9 @@ async def lock_for_apply(
         )
 
     statement = leased.prepared((lock_for_apply, dialect, waits), build)
-    rows = (await connection.execute(statement, dialect.lease_parameters(leases_of(items)))).all()
+    rows = (
+        await connection.execute(statement, dialect.lease_parameters(leased, leases_of(items)))
+    ).all()
     return (rows[0][1] if rows else None), {
         token: stamp_after(now, ahead, token) for token, now, ahead in rows
     }
@@ -325,17 +329,92 @@ async def write_locked(
     """Write to rows that this transaction has locked under their tokens, by their leases; those of
     one shape in one round trip.
     """
-    groups: dict[Shape, tuple[list[Lease], list[list[Any]]]] = {}
-    last: tuple[ColumnValues, list[Any], list[Lease], list[list[Any]]] | None = None
-    for lease, values in writes:
-        if last is None or last[0] is not values:
+    for shape, group in _by_shape(writes).items():
+        await _update_together(connection, leased, shape, leases=group.leases, rows=group.rows)
+
+
+class _Group(NamedTuple):
+    """Writes of one shape: their numbers, the leases, and the parameters of each."""
+
+    numbers: list[int]
+    leases: list[Lease]
+    rows: list[list[Any]]
+
+
+def _by_shape(writes: Sequence[tuple[Lease, ColumnValues]]) -> dict[Shape, _Group]:
+    groups: dict[Shape, _Group] = {}
+    last: ColumnValues | None = None
+    parameters: list[Any] = []
+    group = _Group([], [], [])
+    for number, (lease, values) in enumerate(writes):
+        if last is not values:
             shape, parameters = split(values)
-            last = (values, parameters, *groups.setdefault(shape, ([], [])))
-        _, parameters, leases, rows = last
-        leases.append(lease)
-        rows.append(parameters)
-    for shape, (leases, rows) in groups.items():
-        await _update_together(connection, leased, shape, leases=leases, rows=rows)
+            last, group = values, groups.setdefault(shape, _Group([], [], []))
+        group.numbers.append(number)
+        group.leases.append(lease)
+        group.rows.append(parameters)
+    return groups
+
+
+def _are_alike(leased: LeasedTable, shape: Shape) -> bool:
+    # Host code that stamps each row would be asked once for all of them.
+    return leased.columns_stamped_by_host_code.issubset(column for column, _ in shape)
+
+
+def _columns(rows: Sequence[Sequence[Any]], places: Sequence[int]) -> list[list[Any]]:
+    return [[row[place] for row in rows] for place in places]
+
+
+def _parameters_in_common(
+    slots: Sequence[Slot], row: Sequence[Any], *, differing: Sequence[int]
+) -> dict[str, Any]:
+    return {
+        name: value
+        for place, ((name, _), value) in enumerate(zip(slots, row, strict=True))
+        if place not in differing
+    }
+
+
+async def time_of(connection: AsyncConnection) -> datetime:
+    """Return the one time of the caller's transaction, on a database with such a time."""
+    now: datetime = (await connection.execute(select(database_now()))).scalar_one()
+    return now
+
+
+async def write_free(
+    connection: AsyncConnection, leased: LeasedTable, writes: Sequence[tuple[Lease, ColumnValues]]
+) -> frozenset[int]:
+    """Write to rows that carry their tokens still and are locked by none, in one round trip for
+    each shape; joins the caller's transaction, and returns the numbers of the `writes` that it has
+    made. The others, and those that no such statement can write, are for `lock_for_apply`.
+    """
+    made: set[int] = set()
+    dialect = LEASES.of(connection)
+    for shape, group in _by_shape(writes).items():
+        slots, differing = slots_of(shape), tuple(varying(group.rows))
+        own = [slots[place] for place in differing]
+        if not (_are_alike(leased, shape) and dialect.takes_arrays(own) and can_be_kept(shape)):
+            continue
+        build = partial(dialect.guarded_update, leased, own, partial(set_clause, shape))
+        statement = leased.prepared((write_free, dialect, shape, differing), build)
+        given = dialect.held_parameters(
+            leased, group.leases, own, columns=_columns(group.rows, differing)
+        )
+        if given is None:
+            continue
+        parameters = given | _parameters_in_common(slots, group.rows[0], differing=differing)
+        parameters["rowlock_count"] = len(group.leases)
+        count, keys = (await connection.execute(statement, parameters)).one()
+        if count == len(group.leases):
+            made.update(group.numbers)
+        elif keys:
+            there = frozenset(keys)
+            made |= {
+                number
+                for number, (key, _) in zip(group.numbers, group.leases, strict=True)
+                if key in there
+            }
+    return frozenset(made)
 
 
 async def cast_value(connection: AsyncConnection, column: Column[Any], value: Any) -> None:
@@ -384,9 +463,10 @@ async def _update_together(
     dialect, slots, differing = LEASES.of(connection), slots_of(shape), tuple(varying(rows))
     names = [name for name, _ in slots]
     own = [slots[place] for place in differing]
-    # Host code that stamps each row would be asked once for all of them.
-    is_stamped = not leased.columns_stamped_by_host_code.issubset(column for column, _ in shape)
-    if is_stamped or (differing and not dialect.takes_arrays(own)):
+    given = None
+    if _are_alike(leased, shape) and dialect.takes_arrays(own):
+        given = dialect.held_parameters(leased, leases, own, columns=_columns(rows, differing))
+    if given is None:
         each = [
             {"rowlock_key": key, "rowlock_token": token, **dict(zip(names, row, strict=True))}
             for (key, token), row in zip(leases, rows, strict=True)
@@ -397,24 +477,15 @@ async def _update_together(
         return
 
     def build() -> Update:
-        if not differing:
-            return (
-                update(leased.table).where(dialect.matches_leases(leased)).values(set_clause(shape))
-            )
-        given = dialect.unnested(leased, own)
-        held = (leased.key == given.c.key, leased.column("lock_token") == given.c.token)
-        in_place = {name: given.c[name] for name, _ in own}
-        return update(leased.table).where(*held).values(set_clause(shape, in_place))
+        held = dialect.unnested(leased, own)
+        ours = (leased.key == held.c.key, leased.column("lock_token") == held.c.token)
+        in_place = {name: held.c[name] for name, _ in own}
+        return update(leased.table).where(*ours).values(set_clause(shape, in_place))
 
-    parameters = {
-        name: value
-        for place, (name, value) in enumerate(zip(names, rows[0], strict=True))
-        if place not in differing
-    }
-    for place in differing:
-        parameters[f"rowlock_held_{names[place]}"] = [row[place] for row in rows]
-    statement = _prepared(leased, shape, (dialect, differing), build=build)
-    await connection.execute(statement, parameters | dialect.lease_parameters(leases))
+    parameters = given | _parameters_in_common(slots, rows[0], differing=differing)
+    await connection.execute(
+        _prepared(leased, shape, (dialect, differing), build=build), parameters
+    )
 
 
 def _prepared(
@@ -497,7 +568,7 @@ async def delete_locked(
         return delete(leased.table).where(leased.key.in_(free)).returning(leased.key)
 
     statement = leased.prepared((delete_locked, dialect), build)
-    parameters = dialect.lease_parameters(leases_of(items))
+    parameters = dialect.lease_parameters(leased, leases_of(items))
     return frozenset((await connection.scalars(statement, parameters)).all())
 
 

@@ -107,16 +107,45 @@ async def claim(
     last = next((row for row in reversed(rows) if row.unreadable is None), None)
     if last is not None and reached is not None:
         reached(last.position)
-    trust_s = (request.lock_timeout - lease_margin).total_seconds()
-    ticket = partial(
-        _ticket,
-        request=request,
+    return _items_of(
+        rows,
+        request,
+        sent_at=sent_at,
+        trust_s=(request.lock_timeout - lease_margin).total_seconds(),
         session_factory=session_factory,
         locker=locker,
-        sent_at=sent_at,
-        trust_s=trust_s,
     )
-    return [ticket(row) for row in rows]
+
+
+def _items_of(
+    rows: Sequence[ClaimedRow],
+    request: ClaimRequest,
+    *,
+    sent_at: float,
+    trust_s: float,
+    session_factory: async_sessionmaker[AsyncSession],
+    locker: Any,
+) -> list[PipelineItem[Any]]:
+    return [
+        PipelineItem(
+            # Of the base class, where pyright does not look.
+            id=row.id,  # pyright: ignore[reportCallIssue]
+            lock_token=row.lock_token,
+            lock_owner=request.owner,
+            lock_expires_at=row.lock_expires_at,
+            prev_lock_expired=row.dead_token is not None,
+            attempt=1 if row.attempts is None else row.attempts + 1,
+            place=float("-inf") if row.place is None else row.place.timestamp(),
+            claimed_at=sent_at,
+            trusted_until=sent_at + trust_s,
+            session_factory=session_factory,
+            locker=locker,
+            unreadable=row.unreadable,
+            leased=request.leased,
+            _claimed=row.row,
+        )
+        for row in rows
+    ]
 
 
 async def _release_what_dead_held(
@@ -130,34 +159,6 @@ async def _release_what_dead_held(
         ]
         for related in request.related if dead else ():
             await release_dead(connection, related, dead, only_ended=not died_here)
-
-
-def _ticket(
-    row: ClaimedRow,
-    *,
-    request: ClaimRequest,
-    session_factory: async_sessionmaker[AsyncSession],
-    locker: Any,
-    sent_at: float,
-    trust_s: float,
-) -> PipelineItem[Any]:
-    return PipelineItem(
-        # Of the base class, where pyright does not look.
-        id=row.id,  # pyright: ignore[reportCallIssue]
-        lock_token=row.lock_token,
-        lock_owner=request.owner,
-        lock_expires_at=row.lock_expires_at,
-        prev_lock_expired=row.dead_token is not None,
-        attempt=1 if row.attempts is None else row.attempts + 1,
-        place=float("-inf") if row.place is None else row.place.timestamp(),
-        claimed_at=sent_at,
-        trusted_until=sent_at + trust_s,
-        session_factory=session_factory,
-        locker=locker,
-        unreadable=row.unreadable,
-        leased=request.leased,
-        _claimed=row.row,
-    )
 
 
 def may_be_newer(error: BaseException) -> bool:
@@ -210,7 +211,7 @@ async def load_rows(
     found = await execute(
         session,
         statement,
-        dialect.lease_parameters(leases_of(items)),
+        dialect.lease_parameters(leased, leases_of(items)),
         bind_arguments={"bind": bind},
     )
     by_key: dict[Any, ModelT] = {

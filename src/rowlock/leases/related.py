@@ -145,7 +145,7 @@ async def release_unlocked_related(
         unlocked = dialect.skip_locked(leased, dialect.matches_leases(leased))
         statement = update(leased.table).where(unlocked).values(values)
         for chunk in in_pieces(pairs, LEASES_PER_STATEMENT_MAX):
-            await connection.execute(statement, dialect.lease_parameters(chunk))
+            await connection.execute(statement, dialect.lease_parameters(leased, chunk))
 
 
 async def _release_all(connection: AsyncConnection, item: PipelineItem[Any]) -> None:

@@ -55,7 +55,9 @@ async def release(
         .returning(leased.key)
     )
     return frozenset(
-        (await connection.scalars(statement, dialect.lease_parameters(leases_of(items)))).all()
+        (
+            await connection.scalars(statement, dialect.lease_parameters(leased, leases_of(items)))
+        ).all()
     )
 
 

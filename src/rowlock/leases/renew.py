@@ -53,7 +53,9 @@ async def renew(
         return _renewal(dialect, leased, lock_timeout=lock_timeout).returning(token, expires_at)
 
     statement = leased.prepared((renew, dialect, lock_timeout), build)
-    rows = (await connection.execute(statement, dialect.lease_parameters(leases_of(items)))).all()
+    rows = (
+        await connection.execute(statement, dialect.lease_parameters(leased, leases_of(items)))
+    ).all()
     return {row[0]: row[1] for row in rows}
 
 
@@ -69,7 +71,9 @@ async def renew_each(
     """
     dialect = LEASES.of(connection)
     statement = _renewal(dialect, leased, lock_timeout=lock_timeout).returning(leased.key)
-    return frozenset((await connection.scalars(statement, dialect.lease_parameters(leases))).all())
+    return frozenset(
+        (await connection.scalars(statement, dialect.lease_parameters(leased, leases))).all()
+    )
 
 
 def _renewal(dialect: LeaseDialect, leased: LeasedTable, *, lock_timeout: timedelta) -> Update:
@@ -90,5 +94,7 @@ async def tokens_still_held(
     dialect = LEASES.of(connection)
     statement = select(token).where(dialect.matches_leases(leased), expires_at > database_instant())
     return frozenset(
-        (await connection.scalars(statement, dialect.lease_parameters(leases_of(items)))).all()
+        (
+            await connection.scalars(statement, dialect.lease_parameters(leased, leases_of(items)))
+        ).all()
     )

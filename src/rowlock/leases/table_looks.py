@@ -29,8 +29,9 @@ from rowlock.rows.leased_table import CLEARED_COLUMNS, LeasedTable, keeps_time
 _WITHOUT_ZONE = "timestamp without time zone"
 
 
-async def check_time_columns(connection: AsyncConnection, leased: LeasedTable) -> None:
-    """Check the times that rowlock keeps in the table; joins the caller's transaction.
+async def check_table(connection: AsyncConnection, leased: LeasedTable) -> None:
+    """Check the times that rowlock keeps in the table, and note whether its rows have places; joins
+    the caller's transaction.
 
     Raises:
         ModelError: one of them has no zone.
@@ -51,6 +52,7 @@ async def check_time_columns(connection: AsyncConnection, leased: LeasedTable) -
             model=leased.name,
             column=naive[0],
         )
+    leased.has_places = await LEASES.of(connection).has_places(connection, leased)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from rowlock.clock import monotonic
 from rowlock.database.transaction import OUT_OF_TIME
 from rowlock.errors import HOST_ERRORS, HostCodeError, ProcessCancelledError, describe
 from rowlock.leases.item import PipelineItem
@@ -42,14 +43,13 @@ class Deadlines:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, owner: object, act: Callable[[], None]) -> None:
+    def add(self, owner: object, act: Callable[[], None], now: float | None = None) -> None:
         if self._timeout_s is None:
             return
-        loop = asyncio.get_running_loop()
-        at = loop.time() + self._timeout_s
+        at = (monotonic() if now is None else now) + self._timeout_s
         self._waiting[owner] = (at, act)
         if self._timer is None:
-            self._timer = loop.call_at(at, self._look)
+            self._timer = asyncio.get_running_loop().call_at(at, self._look)
 
     def remove(self, owner: object) -> None:
         self._waiting.pop(owner, None)
@@ -173,7 +173,9 @@ class Attempt:
             self._task.cancel(ENDED)
             self._grace = asyncio.get_running_loop().call_later(self._grace_s, self._abandon)
 
-    async def run_here(self, on_abandoned: Callable[[], None]) -> Result | None:
+    async def run_here(
+        self, on_abandoned: Callable[[], None], now: float | None = None
+    ) -> Result | None:
         """Run the call in the caller's task, which is what `end` cancels.
 
         If it has ignored `end` for `grace_s`, `on_abandoned` is called meanwhile, and it returns
@@ -182,7 +184,7 @@ class Attempt:
         if self.ended is not None:
             return self.ended
         self._task, self._on_abandoned = asyncio.current_task(), on_abandoned
-        self._deadlines.add(self, self._time_out)
+        self._deadlines.add(self, self._time_out, now)
         around = self._surroundings
         try:
             if around is not None:

@@ -38,7 +38,7 @@ from rowlock.leases.claim import claim
 from rowlock.leases.claim_request import ClaimRequest, OwnRows, Position
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.release import mend_stamps, sweep
-from rowlock.leases.table_looks import check_time_columns
+from rowlock.leases.table_looks import check_table
 from rowlock.logs import get_logger
 from rowlock.pipelines.claim_builder import UNREADABLE_S, ClaimBuilder, ClaimCursor
 from rowlock.pipelines.context import PipelineContext
@@ -316,7 +316,7 @@ class Fetcher(Generic[ModelT]):
     async def _check_times(self) -> None:
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
             for leased in (self.context.leased, *self.context.locker.tables):
-                await check_time_columns(connection, leased)
+                await check_table(connection, leased)
 
         try:
             # A crowd of pipelines that starts leaves connections to the host, as with claims.

@@ -25,7 +25,7 @@ from rowlock.errors import InternalError
 from rowlock.leases.item import PipelineItem
 from rowlock.rows.leased_table import ModelT
 
-AHEAD_MAX = 200
+AHEAD_MAX = 500
 """Most rows in a queue that has grown."""
 GROWS_BELOW_S = 0.02
 """The capacity grows while every row starts this soon after it was queued, in seconds."""

@@ -1,11 +1,12 @@
 """A worker takes an item, has it processed, and decides its outcome; the settler carries that out.
 
-A worker is a place for one item at a time, not a task: each item has a task of its own, in which
-the host's code runs, and with it context variables of its own. Every way in which an attempt can
-end leads to a decision. No session is open while the host's code runs.
+A worker has a place: one task that works on row after row, each in context variables of its own.
+The place takes the first step of a row by hand. A row whose `process` does not wait for anything
+ends in it, and costs no task and no wake-up; only when a row waits, the next place is woken. A task
+for each row would cost more than all else that is done here for it.
 
-The pool gives queued items to free workers. No task waits for the next item: each put into the
-queue, and each piece of work that ends, begins what can be begun.
+Every way in which an attempt can end leads to a decision. No session is open while the host's code
+runs.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Generic
+from typing import Any, Generic
 
 from rowlock import events
 from rowlock.clock import exponential, monotonic
 from rowlock.errors import HOST_ERRORS, ProcessCancelledError
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
-from rowlock.pipelines.attempt import Attempt, Ended, Raised, Result
+from rowlock.pipelines.attempt import Ended, Raised, Result
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.decisions import Decision, decide, decide_unread, record_unreadable
 from rowlock.pipelines.heartbeater import Heartbeater
@@ -66,41 +67,20 @@ class Worker(Generic[ModelT]):
 
         A worker of the host's own may do something before and after that.
         """
-        await self._work(_RunningItem(item, self._attempt_at(item), settler=self._settler))
+        await self.work_at(item)
 
-    def begin(
-        self,
-        item: PipelineItem[ModelT],
-        on_done: Callable[[Worker[ModelT], BaseException | None], None],
-        *,
-        variables: Context | None = None,
+    async def work_at(
+        self, item: PipelineItem[ModelT], leave: Callable[[], None] | None = None
     ) -> None:
-        """Work on `item` in a task of its own from now on.
-
-        Args:
-            item: is in hand until it is handed over to the settler.
-            on_done: called once with this worker, when it is free again: also if the host's code
-                still runs, since it ignored its cancellation. Gets what has escaped, if anything
-                has.
-            variables: the context variables of the task; a copy of the caller's if None.
+        """As `work`; with `leave` the host's code runs in the caller's task, and `leave` is called
+        when it has ignored its cancellation, and keeps that task.
         """
-        running = _RunningItem(
-            item, self._attempt_at(item), settler=self._settler, worker=self, on_done=on_done
-        )
-        task = asyncio.create_task(self._work(running), name="rowlock: process", context=variables)
-        task.add_done_callback(running.on_task_done)
-
-    def _attempt_at(self, item: PipelineItem[ModelT]) -> Attempt:
         context = self.context
-        item.stop = context.stop
-        attempt = context.calls.attempt(context.hooks.process, item, context.seams.surround)
         context.in_progress.add(item)
-        return attempt
-
-    async def _work(self, running: _RunningItem[ModelT]) -> None:
-        context, item, attempt = self.context, running.item, running.attempt
         decision: Decision | None = None
         try:
+            item.stop = context.stop
+            attempt = context.calls.attempt(context.hooks.process, item, context.seams.surround)
             if item.prev_lock_expired and self._is_to_be_tried(item):
                 await context.trial.acquire()
                 context.tried = item
@@ -119,24 +99,34 @@ class Worker(Generic[ModelT]):
             if decision is None:
                 self._record_start(item, now)
                 context.running[item.lock_token] = attempt
-                result = await (
-                    attempt.run() if running.is_with_host else attempt.run_here(running.abandon)
-                )
+                if leave is None:
+                    result: Result | None = await attempt.run()
+                else:
+                    result = await attempt.run_here(partial(self._abandon, item, leave), now)
                 if result is None:
                     # Its settlement was begun when it was left behind.
                     return
                 item.ended_at = monotonic()
                 context.histograms.process.add(item.ended_at - item.begun_at)
                 decision = self._decide(item, result)
-            running.finish(decision)
-        except HOST_ERRORS as error:
+            self._finish(item, decision)
+        except HOST_ERRORS:
             # A bug, or a cancellation from outside: the row must not wait for its lease to expire.
-            running.release(error)
-            if running.is_with_host or isinstance(error, asyncio.CancelledError):
-                raise
+            self._finish(item, Ended.INTERRUPTED)
+            raise
         finally:
             # Last: the settler looks there for what it has to end, or to leave behind.
             context.running.pop(item.lock_token, None)
+
+    def _finish(self, item: PipelineItem[ModelT], decision: Decision) -> None:
+        # Unless it was taken out of this hand.
+        if item in self.context.in_progress:
+            self.context.in_progress.discard(item)
+            self._settler.settle_later(item, decision)
+
+    def _abandon(self, item: PipelineItem[ModelT], leave: Callable[[], None]) -> None:
+        self._finish(item, Ended.ABANDONED)
+        leave()
 
     def _is_to_be_tried(self, item: PipelineItem[ModelT]) -> bool:
         # One at a time: another row that is tried may end this process, and must not be blamed.
@@ -214,63 +204,130 @@ class Worker(Generic[ModelT]):
         return f"gave up: {deaths.counted} holders in a row died over this row"
 
 
-class _RunningItem(Generic[ModelT]):
-    """An item in hand, with its attempt, until the settler has it; `is_with_host`: the host's own
-    `work` waits for it.
-    """
+YIELDS_AFTER_S = 0.002
+"""So long a place goes on with rows that do not wait until it lets other tasks run, in seconds."""
 
-    __slots__ = (
-        "_in_progress",
-        "_on_done",
-        "_settler",
-        "_worker",
-        "attempt",
-        "is_with_host",
-        "item",
-    )
+
+class _Stepped:
+    """The rest of a coroutine whose first step was taken by hand; each step in `variables`."""
+
+    __slots__ = ("_coroutine", "_variables", "_waits_for")
 
     def __init__(
-        self,
-        item: PipelineItem[ModelT],
-        attempt: Attempt,
-        *,
-        settler: Settler[ModelT],
-        worker: Worker[ModelT] | None = None,
-        on_done: Callable[[Worker[ModelT], BaseException | None], None] | None = None,
+        self, coroutine: Coroutine[Any, Any, None], variables: Context, waits_for: Any
     ) -> None:
-        self.item, self.attempt, self.is_with_host = item, attempt, worker is None
-        self._settler, self._in_progress, self._worker, self._on_done = (
-            settler,
-            settler.context.in_progress,
-            worker,
-            on_done,
-        )
+        self._coroutine, self._variables, self._waits_for = coroutine, variables, waits_for
 
-    def finish(self, decision: Decision, error: BaseException | None = None) -> None:
-        """Have `decision` settled, unless the item was taken out of this hand."""
-        if self.item in self._in_progress:
-            self._in_progress.discard(self.item)
-            self._settler.settle_later(self.item, decision)
-        on_done, worker, self._on_done = self._on_done, self._worker, None
-        if on_done is not None and worker is not None:
-            on_done(worker, error)
+    def __await__(self) -> Generator[Any, Any, None]:
+        run, coroutine, waits_for = self._variables.run, self._coroutine, self._waits_for
+        try:
+            while True:
+                try:
+                    sent = yield waits_for
+                except HOST_ERRORS as error:
+                    waits_for = run(coroutine.throw, error)
+                else:
+                    waits_for = run(coroutine.send, sent)
+        except StopIteration:
+            return
 
-    def abandon(self) -> None:
-        """Go on without the attempt, which has ignored its cancellation."""
-        self.finish(Ended.ABANDONED)
 
-    def release(self, error: BaseException) -> None:
-        """Release the item."""
-        self.finish(Ended.INTERRUPTED, error)
+class _Place(Generic[ModelT]):
+    """Where a worker works: one task, for one row after another.
 
-    def on_task_done(self, task: asyncio.Task[None]) -> None:
-        """Release the item of a task that was cancelled before its first step."""
-        if self._on_done is not None and task.cancelled():
-            self.release(asyncio.CancelledError())
+    A place is left when its task was cancelled, or when it is held by code that ignores its
+    cancellation: it ends behind its row, and the worker gets another one.
+    """
+
+    __slots__ = ("_is_left", "_pool", "_woken", "item", "task", "worker")
+
+    def __init__(self, pool: Pool[ModelT], worker: Worker[ModelT]) -> None:
+        self.worker, self._pool, self._is_left = worker, pool, False
+        self.item: PipelineItem[ModelT] | None = None
+        self.task: asyncio.Task[None] | None = None
+        self._woken: asyncio.Future[None] | None = None
+
+    def give(self, item: PipelineItem[ModelT]) -> None:
+        """Work on `item` from the next iteration of the event loop on."""
+        self.item = item
+        if self.task is None:
+            self.task = asyncio.create_task(
+                self._run(), name="rowlock: process", context=self._pool.variables.copy()
+            )
+            self.task.add_done_callback(self._on_task_done)
+        else:
+            self.wake()
+
+    def wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    def leave(self, error: BaseException | None = None) -> None:
+        self._is_left = True
+        self._pool.on_left(self, error)
+
+    async def _run(self) -> None:
+        pool, task = self._pool, asyncio.current_task()
+        assert task is not None
+        yields_at = monotonic() + YIELDS_AFTER_S
+        while True:
+            item, rest, error = self.item, None, None
+            if item is None:
+                if pool.is_over:
+                    return
+                self._woken = asyncio.get_running_loop().create_future()
+                await self._woken
+                yields_at = monotonic() + YIELDS_AFTER_S
+                continue
+            pool.is_waking = False
+            try:
+                rest = self._first_step(item)
+                if rest is not None:
+                    pool.feed()
+                    await rest
+                    yields_at = monotonic() + YIELDS_AFTER_S
+            # A worker's own `work` is the host's, and so is the property that `process` may be.
+            except HOST_ERRORS as raised:
+                error = raised
+            if self._is_left:
+                return
+            self.item = None
+            if task.cancelling():
+                pool.on_worked(item)
+                self.leave(error)
+                return
+            pool.go_on(self, item, error)
+            # When its attempt ended; 0 for one that was prevented.
+            if item.ended_at >= yields_at:
+                await asyncio.sleep(0)
+                yields_at = monotonic() + YIELDS_AFTER_S
+
+    def _first_step(self, item: PipelineItem[ModelT]) -> _Stepped | None:
+        """Begin with `item`; return what is left of the work, unless it has ended."""
+        # A copy, since code that runs in one context cannot enter it again.
+        variables = self._pool.variables.copy()
+        work = self._pool.work_on(item, self)
+        try:
+            return _Stepped(work, variables, variables.run(work.send, None))
+        except StopIteration:
+            return None
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        if not self._is_left:
+            self._is_left = True
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            self._pool.on_place_gone(self, error)
 
 
 class Pool(Generic[ModelT]):
-    """The workers of one pipeline; `restarts` counts escapes. Begins work while `is_open`."""
+    """The workers of one pipeline; gives them queued items while it `is_open`.
+
+    Attributes:
+        restarts: how many errors have escaped from workers.
+        is_over: whether places that have nothing to do end.
+        is_waking: whether a place was given an item and has not begun with it.
+        variables: the context variables that each row gets a copy of.
+    """
 
     def __init__(
         self,
@@ -281,7 +338,8 @@ class Pool(Generic[ModelT]):
     ) -> None:
         self.context = context
         self.restarts = 0
-        self.is_open = False
+        self.is_open = self.is_over = self.is_waking = False
+        self.variables: Context = Context()
         self._settler = settler
         self._names = {worker: f"worker {number}" for number, worker in enumerate(workers, start=1)}
         self._idle: list[Worker[ModelT]] = []
@@ -289,18 +347,18 @@ class Pool(Generic[ModelT]):
         self._is_feeding = False
         self._resting: dict[Worker[ModelT], asyncio.TimerHandle] = {}
         self._deaths: dict[Worker[ModelT], int] = {}
-        self._variables: Context = Context()
         self._idle_again: asyncio.Future[None] | None = None
-        self._host_work: set[asyncio.Task[None]] = set()
+        # The event loop itself keeps no task that waits: one without a reference is collected, and
+        # never ends.
+        self._places: dict[Worker[ModelT], _Place[ModelT]] = {}
+        self._left: set[asyncio.Task[None]] = set()
         context.queue.idle = lambda: len(self._idle)
         context.queue.on_items = settler.on_room = self.feed
-        # Bound once: one for each row would be an object of each row.
-        self._done = self._on_worker_done
 
     def start(self) -> None:
         """Work from now on, with the context variables of the caller."""
         self.is_open = True
-        self._variables = copy_context()
+        self.variables = copy_context()
         self._idle = list(self._names)
         self.feed()
 
@@ -312,22 +370,77 @@ class Pool(Generic[ModelT]):
         }
 
     def feed(self) -> None:
-        """Begin work on what is queued, while a worker is free and the settler has room."""
-        if self._is_feeding:
+        """Begin work on what is queued, while a worker is free and the settler has room.
+
+        One place is woken at a time: it goes on with what need not wait, and feeds when it waits.
+        """
+        if self._is_feeding or self.is_waking:
             # An eager task may end within the call that makes it: the outer call goes on, without
             # recursion.
             return
-        queue, self._is_feeding = self.context.queue, True
+        self._is_feeding = True
         try:
-            while (
-                self._idle
-                and self.is_open
-                and not self._settler.is_full
-                and (item := queue.get()) is not None
-            ):
-                self._begin(self._idle.pop(), item)
+            while self._idle and not self.is_waking and (item := self._next()) is not None:
+                worker = self._idle.pop()
+                self._busy += 1
+                self.is_waking = True
+                place = self._places.get(worker)
+                if place is None:
+                    place = self._places[worker] = _Place(self, worker)
+                place.give(item)
         finally:
             self._is_feeding = False
+
+    def _next(self) -> PipelineItem[ModelT] | None:
+        if not self.is_open or self._settler.is_full:
+            return None
+        item = self.context.queue.get()
+        if item is not None:
+            # In hand before the first step, in which a host's own work may do something else.
+            self.context.in_progress.add(item)
+        return item
+
+    def work_on(
+        self, item: PipelineItem[ModelT], place: _Place[ModelT]
+    ) -> Coroutine[Any, Any, None]:
+        worker = place.worker
+        if type(worker).work is Worker.work:
+            return worker.work_at(item, place.leave)
+        return worker.work(item)
+
+    def go_on(
+        self, place: _Place[ModelT], worked: PipelineItem[ModelT], error: BaseException | None
+    ) -> None:
+        """Give `place` its next item, if there is one."""
+        self.on_worked(worked)
+        if error is None and (item := self._next()) is not None:
+            if self._deaths:
+                self._deaths.pop(place.worker, None)
+            place.item = item
+        else:
+            self._on_worker_done(place.worker, error)
+
+    def on_worked(self, item: PipelineItem[ModelT]) -> None:
+        # A host's own work may have ended without handing it over.
+        self.context.in_progress.discard(item)
+
+    def on_left(self, place: _Place[ModelT], error: BaseException | None) -> None:
+        del self._places[place.worker]
+        if place.task is not None:
+            self._left.add(place.task)
+            place.task.add_done_callback(self._left.discard)
+        self._on_worker_done(place.worker, error)
+
+    def on_place_gone(self, place: _Place[ModelT], error: BaseException | None) -> None:
+        """Release the item of a place whose task has ended with it in hand."""
+        del self._places[place.worker]
+        item, place.item = place.item, None
+        if item is None:
+            return
+        self.is_waking = False
+        self.context.in_progress.discard(item)
+        self._settler.settle_later(item, Ended.INTERRUPTED)
+        self._on_worker_done(place.worker, error)
 
     async def wait_until_idle(self) -> None:
         """Wait until no worker is busy; called when the queue is closed."""
@@ -337,45 +450,11 @@ class Pool(Generic[ModelT]):
             await asyncio.shield(self._idle_again)
 
     def stop(self) -> None:
-        self.is_open = False
+        self.is_open, self.is_over = False, True
         for timer in self._resting.values():
             timer.cancel()
-
-    def _begin(self, worker: Worker[ModelT], item: PipelineItem[ModelT]) -> None:
-        self._busy += 1
-        # A copy, since code that runs in one context cannot enter it again.
-        variables = self._variables.copy()
-        try:
-            if type(worker).work is Worker.work:
-                worker.begin(item, self._done, variables=variables)
-            else:
-                self._begin_host_work(worker, item, variables=variables)
-        # `work` is the host's, and so is the property that `process` may be.
-        except Exception as error:  # noqa: BLE001
-            self.context.in_progress.discard(item)
-            self._settler.settle_later(item, Ended.INTERRUPTED)
-            self._on_worker_done(worker, error)
-
-    def _begin_host_work(
-        self, worker: Worker[ModelT], item: PipelineItem[ModelT], *, variables: Context
-    ) -> None:
-        work = worker.work(item)
-        # A host's own may begin with something else, and the item is in hand before that.
-        self.context.in_progress.add(item)
-        task = asyncio.create_task(work, name="rowlock: work", context=variables)
-        # The event loop itself keeps no task that waits: one without a reference is collected, and
-        # never ends.
-        self._host_work.add(task)
-        task.add_done_callback(partial(self._on_host_work_done, item, worker))
-
-    def _on_host_work_done(
-        self, item: PipelineItem[ModelT], worker: Worker[ModelT], task: asyncio.Task[None]
-    ) -> None:
-        self._host_work.discard(task)
-        self.context.in_progress.discard(item)
-        self._on_worker_done(
-            worker, asyncio.CancelledError() if task.cancelled() else task.exception()
-        )
+        for place in self._places.values():
+            place.wake()
 
     def _on_worker_done(self, worker: Worker[ModelT], error: BaseException | None) -> None:
         self._busy -= 1

@@ -48,6 +48,8 @@ from rowlock.leases.apply import (
     deleted,
     lock_for_apply,
     processed_at,
+    time_of,
+    write_free,
 )
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.patch import is_unchanged
@@ -148,10 +150,13 @@ class OutcomeTransactions(Generic[ModelT]):
         async def work(session: AsyncSession, connection: AsyncConnection) -> list[Written | None]:
             begun()
             leased = self.context.leased
+            written = await self._write_free(connection, batch)
+            left = [i for i, one in enumerate(written) if one is None]
+            if not left:
+                return written
             items = [pending.item for pending in batch]
-            now, stamps = await self._lock_trusted(connection, items)
-            written: list[Written | None] = [None] * len(batch)
-            missing = [i for i, item in enumerate(items) if item.lock_token not in stamps]
+            now, stamps = await self._lock_trusted(connection, [items[i] for i in left])
+            missing = [i for i in left if items[i].lock_token not in stamps]
             for i, earlier in (
                 await self._earlier_tries(connection, [(i, batch[i]) for i in missing])
             ).items():
@@ -160,7 +165,7 @@ class OutcomeTransactions(Generic[ModelT]):
                 written[i] = None if earlier is Written.STALE else earlier
             if now is None:
                 return written
-            ours = [i for i, item in enumerate(items) if item.lock_token in stamps]
+            ours = [i for i in left if items[i].lock_token in stamps]
             planner = self._planner(connection, now)
             writes, at_once = [], frozenset({now})
             deletes: dict[int, PendingOutcome[ModelT]] = {}
@@ -172,14 +177,12 @@ class OutcomeTransactions(Generic[ModelT]):
                     deletes[i] = batch[i]
                 else:
                     writes.append((items[i], write))
-            if deletes:
-                ours = [i for i in ours if i not in deletes]
-                locked = [pending.item for pending in deletes.values()]
-                gone = await delete_locked(connection, leased, locked)
-                for i, pending in deletes.items():
-                    if pending.item.id in gone:
-                        written[i] = Written.APPLIED
-                        pending.stamp(Written.APPLIED, at_once)
+            gone = await delete_locked(connection, leased, [one.item for one in deletes.values()])
+            for i, pending in deletes.items():
+                if pending.item.id in gone:
+                    written[i] = Written.APPLIED
+                    pending.stamp(Written.APPLIED, at_once)
+            ours = [i for i in ours if i not in deletes]
             for i, result in zip(ours, await apply_locked(connection, leased, writes), strict=True):
                 written[i] = result
                 stamp = stamps[items[i].lock_token]
@@ -187,6 +190,33 @@ class OutcomeTransactions(Generic[ModelT]):
             return written
 
         return await self.context.transact(work, purpose="write outcomes")
+
+    async def _write_free(
+        self, connection: AsyncConnection, batch: Sequence[PendingOutcome[ModelT]]
+    ) -> list[Written | None]:
+        """Write what is values alone, nearly all of it as a rule, by one statement for each set of
+        columns; return what became of it, and None of what has to be locked first.
+        """
+        written: list[Written | None] = [None] * len(batch)
+        leased, at = self.context.leased, monotonic()
+        if leased.version_generator is not None or not leased.has_places:
+            return written
+        now = await time_of(connection)
+        planner, numbers, writes = self._planner(connection, now), [], []
+        for number, pending in enumerate(batch):
+            if isinstance(pending.outcome, Delete) or at >= pending.item.trusted_until:
+                continue
+            write = planner.plan(pending.item, pending.outcome)
+            if not write.unless_changed:
+                numbers.append(number)
+                lease = (pending.item.id, pending.item.lock_token)
+                writes.append((lease, write.values, write.once_written))
+        stamps = frozenset({now})
+        for place in await write_free(connection, leased, [one[:2] for one in writes]):
+            number = numbers[place]
+            written[number] = writes[place][2]
+            batch[number].stamp(writes[place][2], stamps)
+        return written
 
     async def write_alone(self, pending: PendingOutcome[ModelT]) -> Written:
         """Write an outcome in a transaction of its own, with `also` and its related rows."""
@@ -465,7 +495,9 @@ class Writer(Generic[ModelT]):
 
         Returns False, and never calls `done`, if the outcome cannot be written with others.
         """
-        if self._needs_own_transaction(pending) or not self._is_worth_a_try(pending):
+        # Asked at the time at which its attempt ended, a moment ago.
+        is_worth_a_try = pending.item.is_trusted(pending.item.ended_at or None)
+        if self._needs_own_transaction(pending) or not is_worth_a_try:
             return False
         self._batcher.submit_nowait(pending, done)
         return True

@@ -331,7 +331,7 @@ PREPARED_MAX = 500
 """Most statements that a table remembers: as many as SQLAlchemy keeps compiled by default."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class LeasedTable:
     """The parts of a host's model that leases are made of.
 
@@ -342,6 +342,8 @@ class LeasedTable:
             ``leases/keys.py``.
         sound_key_classes: classes of keys that are equal where their values are; written, and
             bounded, by ``leases/keys.py``.
+        has_places: whether a statement may find a row again by its place in the table, as in no
+            view; written by ``leases/table_looks.py``.
     """
 
     model: type[Any]
@@ -354,6 +356,7 @@ class LeasedTable:
     )
     spoilt_keys: set[object] = field(default_factory=set, repr=False)
     sound_key_classes: set[type] = field(default_factory=set, repr=False)
+    has_places: bool = field(default=False, repr=False)
     _prepared: dict[Hashable, Any] = field(default_factory=dict, repr=False)
     # Asked several times for each outcome; SQLAlchemy's own collection is slower.
     _columns: dict[str, Column[Any]] = field(default_factory=dict, repr=False)

@@ -8,29 +8,33 @@ holds up no other row.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import (
+    ARRAY,
     CTE,
     Column,
     ColumnElement,
     Date,
     DateTime,
+    Executable,
     Integer,
     String,
     Text,
     Update,
     Uuid,
     and_,
+    any_,
     bindparam,
     case,
     cast,
     func,
     literal,
+    literal_column,
     not_,
     null,
     or_,
@@ -75,7 +79,12 @@ from rowlock.leases.keys import (
     spoilt_parameters,
 )
 from rowlock.rows.assignments import ColumnValues, Slot, without_onupdate
-from rowlock.rows.database_time import UtcDateTime, database_time_after, is_unreadable_time
+from rowlock.rows.database_time import (
+    UtcDateTime,
+    database_now,
+    database_time_after,
+    is_unreadable_time,
+)
 from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_lease
 from rowlock.rows.expressions import (
     if_readable,
@@ -134,6 +143,7 @@ def _claiming(
     )
     ordered = (
         select(
+            *_place_of(leased),
             leased.key.label("id"),
             case((was_main_lease(leased, request.lockers), token), else_=None).label("dead_token"),
             and_(token.is_not(None), leased.column("lock_owner") == request.owner).label(
@@ -172,7 +182,7 @@ def _claiming(
     )
     return (
         update(leased.table)
-        .where(leased.key == due.c.id)
+        .where(_is_in(leased, ordered), leased.key == due.c.id)
         .values(
             leased_values(
                 leased,
@@ -183,6 +193,26 @@ def _claiming(
         )
         .returning(*returned)
     )
+
+
+_CTID: ColumnElement[Any] = literal_column("ctid")
+
+
+def _place_of(leased: LeasedTable) -> list[ColumnElement[Any]]:
+    return [_CTID.label("rowlock_place")] if leased.has_places else []
+
+
+def _is_in(leased: LeasedTable, locked: CTE) -> ColumnElement[bool]:
+    """Return the condition that a row is one of `locked`.
+
+    By its place: for a join by key the planner reads, and hashes, the whole table up to some 50,000
+    rows. A row that another transaction wrote between the snapshot of the statement and its lock
+    has a place that this snapshot does not see: it is left to the next statement.
+    """
+    if not leased.has_places:
+        return true()
+    places = select(locked.c.rowlock_place).scalar_subquery()
+    return any_(func.array(places)) == _CTID
 
 
 def _whole_row(leased: LeasedTable) -> list[ColumnElement[Any]]:
@@ -302,6 +332,10 @@ def _with_counts(digits: ColumnElement[Any], variant: str, counts: Any) -> Colum
     return func.overlay(func.overlay(digits, variant, VARIANT_DIGIT_AT), counts, COUNTS_AT)
 
 
+_HAS_PLACES = text(
+    "SELECT relkind = 'r' AND NOT relhassubclass FROM pg_catalog.pg_class "
+    "WHERE oid = to_regclass(:table)"
+)
 # Not found by the `tableoid` of its rows: a view has none.
 _TYPE_IN_DATABASE = text(
     "SELECT format_type(atttypid, atttypmod) FROM pg_catalog.pg_attribute "
@@ -414,11 +448,24 @@ class PostgresqlLeases(LeaseDialect):
             select(pairs.c.key, pairs.c.token)
         )
 
-    def lease_parameters(self, leases: Sequence[Lease]) -> dict[str, Any]:
+    def lease_parameters(self, leased: LeasedTable, leases: Sequence[Lease]) -> dict[str, Any]:
         return {
             "rowlock_held_key": [key for key, _ in leases],
             "rowlock_held_token": [token for _, token in leases],
         }
+
+    def held_parameters(
+        self,
+        leased: LeasedTable,
+        leases: Sequence[Lease],
+        slots: Sequence[Slot],
+        *,
+        columns: Sequence[Sequence[Any]],
+    ) -> dict[str, Any]:
+        given = {
+            f"rowlock_held_{name}": list(c) for (name, _), c in zip(slots, columns, strict=True)
+        }
+        return self.lease_parameters(leased, leases) | given
 
     def takes_arrays(self, slots: Sequence[Slot]) -> bool:
         """Whether they are all of types whose arrays every driver knows."""
@@ -427,6 +474,42 @@ class PostgresqlLeases(LeaseDialect):
     def reads_alike(self, slots: Sequence[Slot]) -> bool:
         """No: what no array takes is nothing plain."""
         return False
+
+    async def has_places(self, connection: AsyncConnection, leased: LeasedTable) -> bool:
+        """A view has none, and each partition, as each table that inherits, has its own."""
+        table = name_in_database(connection, leased.table)
+        return bool(await connection.scalar(_HAS_PLACES, {"table": table}))
+
+    def guarded_update(
+        self,
+        leased: LeasedTable,
+        slots: Sequence[Slot],
+        values: Callable[[Mapping[str, ColumnElement[Any]]], ColumnValues],
+    ) -> Executable:
+        given = self.unnested(leased, slots)
+        last = leased.column("last_processed_at")
+        free = (
+            select(
+                *_place_of(leased), leased.key.label("key"), *(given.c[name] for name, _ in slots)
+            )
+            .where(
+                leased.key == given.c.key,
+                leased.column("lock_token") == given.c.token,
+                or_(last.is_(None), last < database_now()),
+            )
+            .with_for_update(key_share=True, skip_locked=True, of=leased.table)
+            .cte("rowlock_free")
+        )
+        written = (
+            update(leased.table)
+            .where(_is_in(leased, free), leased.key == free.c.key)
+            .values(values({name: free.c[name] for name, _ in slots}))
+            .returning(leased.key.label("key"))
+            .cte("rowlock_written")
+        )
+        are_all = func.count() == bindparam("rowlock_count", type_=Integer)
+        keys = func.array_agg(written.c.key, type_=ARRAY(leased.key.type))
+        return select(func.count(), case((are_all, null()), else_=keys)).select_from(written)
 
     def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> TableValuedAlias:
         leases = [("key", leased.key.type), ("token", leased.column("lock_token").type)]

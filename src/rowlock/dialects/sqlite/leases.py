@@ -28,11 +28,13 @@ from sqlalchemy import (
     Integer,
     Text,
     Update,
+    Uuid,
     and_,
     bindparam,
     case,
     func,
     literal,
+    literal_column,
     null,
     select,
     text,
@@ -44,17 +46,18 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.sql.selectable import TableValuedAlias, TypedReturnsRows
+from sqlalchemy.sql.selectable import FromClause, TypedReturnsRows
 from sqlalchemy.types import NullType, TypeEngine
 
 from rowlock.dialects.contract import LeaseDialect
 from rowlock.dialects.sqlite.rows import (
+    as_json,
+    fits_json,
     is_read_alike,
     is_time,
     is_unchanged_document,
     keeps_large,
 )
-from rowlock.errors import InternalError
 from rowlock.leases.claim_request import (
     ClaimedRow,
     ClaimRequest,
@@ -335,21 +338,47 @@ def _ranges(leased: LeasedTable, key_range: Range) -> list[ColumnElement[bool]]:
             return [and_(place == after_place, key > after_key), place > after_place]
 
 
-def _lease_each(request: ClaimRequest) -> Update:
-    leased = request.leased
+def _leasing(request: ClaimRequest, *, together: bool) -> Update:
+    """Return the statement that leases rows by their keys as written, since another row's key may
+    be the same value in another shape: all of a JSON text, or one.
+    """
+    leased, has_schedule = request.leased, request.leased.has_schedule
+    slots = _lease_slots(leased)
+    given: dict[str, ColumnElement[Any]] = {
+        name: bindparam(f"rowlock_{name}", type_=type_) for name, type_ in slots
+    }
+    if together:
+        given = dict(_json_rows(slots).c)
     values = leased_values(
         leased,
-        token=bindparam("rowlock_token", type_=leased.column("lock_token").type),
+        token=given["token"],
         owner=request.owner,
         expires_at=bindparam("rowlock_expiry", type_=UtcDateTime),
     )
-    if leased.has_schedule:
-        values[leased.column("attempts")] = bindparam("rowlock_attempts", type_=Integer)
-    # As written: another row's key may be the same value in another shape.
-    return (
-        update(leased.table)
-        .where(written_key(leased) == bindparam("rowlock_key", type_=NullType()))
-        .values(values)
+    if has_schedule:
+        values[leased.column("attempts")] = given["attempts"]
+    return update(leased.table).where(written_key(leased) == given["key"]).values(values)
+
+
+def _lease_slots(leased: LeasedTable) -> list[Slot]:
+    slots: list[Slot] = [("key", NullType()), ("token", leased.column("lock_token").type)]
+    return [*slots, ("attempts", Integer())] if leased.has_schedule else slots
+
+
+def _json_rows(slots: Sequence[Slot]) -> FromClause:
+    given = func.json_each(bindparam("rowlock_held", type_=Text)).table_valued("value")
+    columns = [
+        type_coerce(given.c.value.op("->>")(literal_column(str(place))), type_).label(name)
+        for place, (name, type_) in enumerate(slots)
+    ]
+    return select(*columns).subquery("held")
+
+
+def _is_sent_as_json(leased: LeasedTable) -> bool:
+    # A text may hold a NUL, behind which JSON is cut.
+    return all(
+        isinstance(one.type, Integer | Uuid) and fits_json(one.type)
+        for one in (leased.key, leased.column("lock_token"))
     )
 
 
@@ -381,18 +410,19 @@ class SqliteLeases(LeaseDialect):
             for row, key in found
         ]
         claimed = await count_deaths(connection, request, claimed, own_rows=own_rows)
-        lease_each = request.prepared(_lease_each, lambda: _lease_each(request))
-        has_schedule = request.leased.has_schedule
-        parameters = [
-            {
-                "rowlock_key": due.id,
-                "rowlock_token": row.lock_token,
-                "rowlock_expiry": row.lock_expires_at,
-                **({"rowlock_attempts": row.attempts} if has_schedule else {}),
-            }
-            for row, (due, _) in zip(claimed, found, strict=True)
-        ]
-        await connection.execute(lease_each, parameters)
+        slots, expiry = _lease_slots(request.leased), {"rowlock_expiry": now + request.lock_timeout}
+        columns: list[list[Any]] = [[due.id for due, _ in found]]
+        columns += [[row.lock_token for row in claimed], [row.attempts for row in claimed]]
+        given = as_json([type_ for _, type_ in slots], columns[: len(slots)])
+        statement = request.prepared(
+            (_leasing, given is None), lambda: _leasing(request, together=given is not None)
+        )
+        if given is not None:
+            await connection.execute(statement, {"rowlock_held": given} | expiry)
+            return claimed
+        names = [f"rowlock_{name}" for name, _ in slots]
+        each = [dict(zip(names, row, strict=False)) | expiry for row in zip(*columns, strict=True)]
+        await connection.execute(statement, each)
         return claimed
 
     async def release_claim(self, connection: AsyncConnection, request: ClaimRequest) -> None:
@@ -401,24 +431,51 @@ class SqliteLeases(LeaseDialect):
     def matches_leases(self, leased: LeasedTable) -> ColumnElement[bool]:
         """By key, then by pairs: SQLite uses no index for a comparison of pairs."""
         pair = tuple_(leased.key, leased.column("lock_token"))
+        if _is_sent_as_json(leased):
+            held = self.unnested(leased, ())
+            return and_(
+                leased.key.in_(select(held.c.key)), pair.in_(select(held.c.key, held.c.token))
+            )
         return and_(
             leased.key.in_(bindparam("rowlock_held_key", expanding=True)),
             pair.in_(bindparam("rowlock_held_lease", expanding=True)),
         )
 
-    def lease_parameters(self, leases: Sequence[Lease]) -> dict[str, Any]:
-        return {"rowlock_held_key": [key for key, _ in leases], "rowlock_held_lease": list(leases)}
+    def lease_parameters(self, leased: LeasedTable, leases: Sequence[Lease]) -> dict[str, Any]:
+        if _is_sent_as_json(leased):
+            given = self.held_parameters(leased, leases, (), columns=())
+            assert given is not None
+            return given
+        return {
+            "rowlock_held_key": [key for key, _ in leases],
+            "rowlock_held_lease": list(leases),
+        }
+
+    def held_parameters(
+        self,
+        leased: LeasedTable,
+        leases: Sequence[Lease],
+        slots: Sequence[Slot],
+        *,
+        columns: Sequence[Sequence[Any]],
+    ) -> dict[str, Any] | None:
+        types = [leased.key.type, leased.column("lock_token").type, *(one for _, one in slots)]
+        keys, tokens = [key for key, _ in leases], [token for _, token in leases]
+        written = as_json(types, [keys, tokens, *columns])
+        return None if written is None else {"rowlock_held": written}
 
     def takes_arrays(self, slots: Sequence[Slot]) -> bool:
-        """No: there are none, and a statement that is executed many times costs little here."""
-        return False
+        """As JSON, where values of these types are numbers or texts."""
+        return all(fits_json(one) for _, one in slots)
 
     def reads_alike(self, slots: Sequence[Slot]) -> bool:
         """Whether they are all of SQLAlchemy's plain types, or ours."""
         return all(is_read_alike(one) for _, one in slots)
 
-    def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> TableValuedAlias:
-        raise InternalError("SQLite has no arrays")
+    def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> FromClause:
+        return _json_rows(
+            [("key", leased.key.type), ("token", leased.column("lock_token").type), *slots]
+        )
 
     def skip_locked(
         self, leased: LeasedTable, condition: ColumnElement[bool], *, limit: int | None = None

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
+from types import NoneType
 from typing import Any
 
 from sqlalchemy import (
@@ -67,6 +68,45 @@ def is_read_alike(type_: TypeEngine[Any]) -> bool:
     may compare as it likes.
     """
     return isinstance(innermost(type_, _dialect()), _PLAIN) and is_ours(type_, _dialect())
+
+
+def fits_json(type_: TypeEngine[Any]) -> bool:
+    """Return whether a value of the type is bound as a number or a text, as far as is known."""
+    return is_read_alike(type_)
+
+
+_SCALARS = frozenset({NoneType, bool, float, int, str})
+_WHOLE_MAX = 2**63
+"""Whole numbers below this are such numbers in SQLite, too."""
+
+
+def as_json(types: Sequence[TypeEngine[Any]], columns: Sequence[Sequence[Any]]) -> str | None:
+    """Return the rows of `columns` as one text, each value as a driver is given it; None if a value
+    would be another one then: bytes, a text with a NUL, a whole number of more than 64 bits.
+    """
+    bound = []
+    for type_, given in zip(types, columns, strict=True):
+        bind = _binding(type_)
+        values = given if bind is None else list(map(bind, given))
+        kinds = set(map(type, values))
+        if not kinds <= _SCALARS or (int in kinds and any(map(_is_beyond, values))):
+            return None
+        bound.append(values)
+    try:
+        # Half a letter stays what it is, and is refused by the driver as it would be by itself.
+        written = json.dumps(list(zip(*bound, strict=True)), ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return None
+    return None if "\\u0000" in written else written
+
+
+def _is_beyond(value: object) -> bool:
+    return isinstance(value, int) and not -_WHOLE_MAX <= value < _WHOLE_MAX
+
+
+@cache
+def _binding(type_: TypeEngine[Any]) -> Callable[[Any], Any] | None:
+    return type_.dialect_impl(_dialect()).bind_processor(_dialect())
 
 
 def is_unchanged_document(column: Column[Any], value: object) -> ColumnElement[bool] | None:
