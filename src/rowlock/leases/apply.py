@@ -365,7 +365,7 @@ def _columns(rows: Sequence[Sequence[Any]], places: Sequence[int]) -> list[list[
     return [[row[place] for row in rows] for place in places]
 
 
-def _parameters_in_common(
+def _equal_parameters(
     slots: Sequence[Slot], row: Sequence[Any], *, differing: Sequence[int]
 ) -> dict[str, Any]:
     return {
@@ -402,7 +402,7 @@ async def write_free(
         )
         if given is None:
             continue
-        parameters = given | _parameters_in_common(slots, group.rows[0], differing=differing)
+        parameters = given | _equal_parameters(slots, group.rows[0], differing=differing)
         parameters["rowlock_count"] = len(group.leases)
         count, keys = (await connection.execute(statement, parameters)).one()
         if count == len(group.leases):
@@ -482,7 +482,7 @@ async def _update_together(
         in_place = {name: held.c[name] for name, _ in own}
         return update(leased.table).where(*ours).values(set_clause(shape, in_place))
 
-    parameters = given | _parameters_in_common(slots, rows[0], differing=differing)
+    parameters = given | _equal_parameters(slots, rows[0], differing=differing)
     await connection.execute(
         _prepared(leased, shape, (dialect, differing), build=build), parameters
     )
