@@ -109,6 +109,43 @@ async def test_each_row_gets_its_own_value(
     assert {row.lock_token for row in rows} == {None}
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("status", ["a\0b", "c"]),
+        ("status", ["null", "true", '"', "1.0"]),
+        ("size_gb", [2**62 + 1, -(2**63)]),
+        ("status", [b"bytes", "text"]),
+    ],
+)
+async def test_what_json_would_change_is_bound_by_itself(
+    sqlite_database: TemporaryDatabase, name: str, values: list[Any]
+) -> None:
+    """A text would end at its first NUL, a large number become another one, within the JSON that
+    brings a batch to SQLite.
+    """
+    await add(sqlite_database, *(Volume() for _ in values))
+    rows = await written_together(
+        sqlite_database, VOLUMES, lambda n: {VOLUMES.column(name): values[n]}
+    )
+    assert [getattr(row, name) for row in rows] == values
+
+
+@pytest.mark.parametrize("value", [2**63, "half a letter: \ud800"])
+async def test_what_sqlite_refuses_is_refused_in_a_batch(
+    sqlite_database: TemporaryDatabase, value: Any
+) -> None:
+    """It would be written as something else beside other rows, and refused by itself."""
+    await add(sqlite_database, Volume(), Volume())
+    name = "size_gb" if isinstance(value, int) else "status"
+    with pytest.raises((OverflowError, UnicodeEncodeError)):
+        await written_together(
+            sqlite_database,
+            VOLUMES,
+            lambda n: {VOLUMES.column(name): value if n else VOLUMES.column(name).default.arg},
+        )
+
+
 @pytest.mark.parametrize("name", ["text", "shouted"])
 async def test_what_is_too_long_is_refused_as_it_is_alone(
     postgresql_database: TemporaryDatabase, name: str
