@@ -20,9 +20,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 REAL_WITHIN_S = 60.0
-"""How far a loop's clock may be behind the process's own, in seconds: some read theirs once in a
-turn, and turns may be long.
-"""
+"""How far a loop's clock may be behind the process's own, in seconds: turns may be long."""
 
 
 def utc_now() -> datetime:
@@ -133,8 +131,6 @@ def fetch_delay(
 
 
 def exponential(attempt: int, *, first_s: float, most_s: float, rng: Randomness = random) -> float:
-    """Return the capped exponential delay after failed attempt number `attempt` (1-based), with
-    jitter, never above `most_s`.
-    """
+    """Return the capped delay after failed attempt `attempt` (from 1), with jitter, in seconds."""
     doublings = min(max(attempt, 1) - 1, 62)
     return min(jittered(min(first_s * 2.0**doublings, most_s), rng=rng), most_s)

@@ -57,9 +57,7 @@ def is_intent(model: type, columns: Iterable[Column[Any]]) -> bool:
 
 
 WARNED_NAMES_MAX = 1000
-"""Most model names remembered as warned about; past it they are forgotten and warned about
-again.
-"""
+"""Most model names remembered as warned about; past it they are forgotten."""
 
 TOPIC_MARK = ":"
 """Tells the name of a topic from that of a model, which is the name of a class."""
@@ -108,8 +106,7 @@ class PipelineHinter:
             self._relays.remove(relay)
 
     def attach_observer(self, observe: Observe) -> None:
-        """Call `observe` with the model's name at every hint raised here, in the thread that raises
-        it. It must return at once.
+        """Call `observe` with the model's name at every hint raised here, in that thread, at once.
 
         Unlike a relay it reaches no pipeline: a hint that only observers hear is warned of.
         """
@@ -272,13 +269,9 @@ def _name_of(model: object) -> str:
 
 
 RESEND_AFTER_S = 0.02
-"""Least time between two notifications about one model, in seconds; hints in between are one
-notification at its end.
-"""
+"""Least time between two notifications about one model, in seconds."""
 WAKE_EVERY_S = 0.02
-"""Least time between two wakes of one model by notifications, in seconds; all that come in
-between are one wake at its end.
-"""
+"""Least time between two wakes of one model by notifications, in seconds."""
 CHECK_EVERY_S = 10.0
 """How often a quiet channel is asked whether it still listens, in seconds."""
 RECONNECT_DELAY_S = 0.1

@@ -98,9 +98,7 @@ class Window:
 
 
 class LogAdmission(NamedTuple):
-    """What becomes of a line: `counted` is logged before it, and `begun` is the window in which it
-    is the first that is counted.
-    """
+    """What becomes of a line: `counted` is logged before it; `begun` is a window it opens."""
 
     is_shown: bool
     counted: list[Counted]
@@ -164,9 +162,7 @@ class Repeats:
 
 
 FIELD_PREFIX = "rowlock_"
-"""In front of each field of a record: logging refuses a record whose field the host's own record
-factory has set already.
-"""
+"""In front of each field: logging refuses one that the host's record factory has set."""
 
 NOT_SHOWN = "%d more were counted and not shown; the last one: "
 """In front of a message that stands for all of its kind that were counted."""

@@ -22,17 +22,13 @@ from sqlalchemy.exc import DBAPIError, StatementError
 CHAINED_MAX = 30
 """How many errors of a chain are copied, one below the other; those below are left out."""
 LOOKED_AT_MAX = 200
-"""How many errors are looked at in all, members of groups included; those beyond are left out,
-too.
-"""
+"""Most errors that are looked at, members of groups included; others are left out."""
 
 _database_packages = {"sqlalchemy"}
 _WITH_STATEMENT = re.compile(r"\n\s*(?:\[SQL: |\[parameters: |\[SQL parameters |DETAIL: )")
 """Where values begin in a text that quotes an error of a database."""
 _CLASSES = re.compile(r"(?:\([\w.]+\) ?)?(?:<class '[\w.]+'>: )?")
-"""What SQLAlchemy puts in front of a driver's text: the class of the driver, and that which it
-translated.
-"""
+"""What SQLAlchemy puts in front of a driver's text."""
 _ARGUMENT = re.compile(r"(query argument \$\d+[^:]*): .*")
 """Of a driver, of a value that it cannot send."""
 _WITHOUT_VALUES = re.compile(r"[^'\"\d:<]*")

@@ -135,17 +135,13 @@ CANCEL_WAIT_S_MAX = 3.0
 """How long a transaction that is out of time may take to be cancelled, in seconds."""
 
 STALL_S_MAX = 1.0
-"""A timeout that goes off later than this shows that the event loop stood still, which then has so
-long to catch up, in seconds.
-"""
+"""A timeout later than this shows a stalled loop, which gets so long to catch up, in seconds."""
 
 _overdue: set[asyncio.Task[Any]] = set()
 
 
 class CancelPlan(NamedTuple):
-    """How an overdue transaction is cancelled: the cancellation's `message`, and the task that ends
-    the transaction.
-    """
+    """The `message` of an overdue transaction's cancellation, and the task that ends it."""
 
     message: str | None = None
     ending: asyncio.Task[bool] | None = None
@@ -268,9 +264,7 @@ class Supervisor:
 
     @property
     def is_ending(self) -> bool:
-        """Whether the event loop ends everything: it cancels the keepers of all loops that still
-        run.
-        """
+        """Whether the event loop ends everything: it cancels the keepers that still run."""
         keepers = [task for task in self._keepers.values() if task.cancelling() or not task.done()]
         return bool(keepers) and all(task.cancelling() for task in keepers)
 

@@ -78,22 +78,17 @@ _Entry: TypeAlias = tuple[RequestT, Done[RequestT, ResultT], int]
 BATCH_MAX = 500
 """Most requests of one batch. Beyond it a larger batch gains nothing measurable."""
 STATEMENTS_FIRST = 50
-"""Most requests of one batch that need a statement each, as long as nothing is known of how long
-that takes.
-"""
+"""Most requests of the first batch that need a statement each."""
 BATCH_SHARE = 0.25
 """A batch is to end within this share of the time that its transaction may take."""
 GROWS_AFTER = 4
-"""A limit grows after so many full and fast batches in a row: what fails at some size is not
-tried at that size every time.
-"""
+"""Full and fast batches in a row after which a limit grows."""
 
 
 class BatchLimit:
     """How many requests one batch may have, learned from how long the last ones took.
 
-    Requests that share statements and those that need one each are limited apart: a round trip
-    costs the latter only.
+    Requests that need a statement each are limited apart: a round trip costs those only.
     """
 
     def __init__(self, timeout: timedelta) -> None:
@@ -103,9 +98,7 @@ class BatchLimit:
         self._fast = 0
 
     def fitting(self, costs: Iterable[int]) -> int:
-        """Return how many of the first requests fit into one batch, by the statements that each
-        needs; at least one.
-        """
+        """Return how many of the first requests fit into one batch; at least one."""
         count = statements = 0
         for cost in costs:
             statements += cost
@@ -115,9 +108,7 @@ class BatchLimit:
         return count
 
     def learn(self, *, requests: int, statements: int, took_s: float) -> None:
-        """Shrink after a batch that took too long; grow after full ones that took less than half of
-        what they may.
-        """
+        """Shrink after a batch that took too long; grow after full and fast ones."""
         if took_s > self._wanted_s:
             self.shrink(requests=requests, statements=statements, share=self._wanted_s / took_s)
         elif 2 * took_s <= self._wanted_s and (
@@ -189,9 +180,7 @@ class Batcher(Generic[RequestT, ResultT]):
         return await answer
 
     def submit_nowait(self, request: RequestT, done: Done[RequestT, ResultT]) -> None:
-        """Carry out `request` and call `done` with it, its answer and None, or with it, None and
-        what its batch raised.
-        """
+        """Carry out `request`; call `done` with it and the answer, or what its batch raised."""
         # Counted once, and here: a request may run code of its caller's, whose errors are the
         # caller's and not the round's.
         self._waiting.append((request, done, self._statements_of(request)))

@@ -30,9 +30,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class DeclaredRow(NamedTuple):
-    """A row that is to be there, inserted with `values`; `next_after` gives the first occurrence
-    after a time, and `mark` is its schedule's.
-    """
+    """A row that is to be there, with `values`; `mark` is its schedule's."""
 
     next_after: Callable[[datetime], datetime]
     mark: int

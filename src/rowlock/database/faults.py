@@ -130,16 +130,12 @@ def is_of_the_schema(error: BaseException) -> bool:
 
 
 def may_be_of_a_value(error: BaseException) -> bool:
-    """Whether a statement may have been refused for one value in it: no outage, no constraint of a
-    table, and no error of rowlock's own.
-    """
+    """Whether a statement may have been refused for one value in it."""
     return not is_transient(error) and not isinstance(error, exc.IntegrityError | RowlockError)
 
 
 def is_of_the_values(error: BaseException) -> bool:
-    """Whether a statement was refused for a value in it that the database cannot keep: a character
-    that its encoding does not have, say, or a text that is too long.
-    """
+    """Whether a statement was refused for a value in it that the database cannot keep."""
     return (verdict := _verdict_on(error)) is not None and verdict.is_of_the_values
 
 

@@ -45,9 +45,7 @@ CLOSE_S_MAX = 2.0
 
 
 class NotificationChannel:
-    """A connection that listens to one channel and speaks on it. Every statement is a transaction
-    of its own.
-    """
+    """A connection that listens to one channel; every statement is its own transaction."""
 
     def __init__(self, connection: ChannelConnection, name: str) -> None:
         self._connection = connection
@@ -62,11 +60,7 @@ class NotificationChannel:
         await self._connection.notify(self.name, payloads, timeout_s=ANSWER_S_MAX)
 
     async def check(self) -> None:
-        """Ask the server whether this connection still listens.
-
-        Raises:
-            ConnectionError: it does not, so that notifications are missed.
-        """
+        """Ask the server whether this connection still listens; `ConnectionError` if not."""
         if not await self._connection.is_listening(self.name, timeout_s=ANSWER_S_MAX):
             raise ConnectionError(
                 f"the server has forgotten that the connection listens to {self.name}"
@@ -116,9 +110,7 @@ async def _hang_up(own: ChannelConnection) -> None:
 
 
 def channel_named(name: str) -> str:
-    """Return the channel for `name`: readable if it fits, and else by the start of the name's
-    SHA-256.
-    """
+    """Return the channel for `name`: readable if it fits, else a start of its SHA-256."""
     channel = CHANNEL_PREFIX + name
     if len(channel.encode()) <= CHANNEL_BYTES_MAX:
         return channel
@@ -135,11 +127,7 @@ def is_payload(text: str) -> bool:
 
 
 def check_name(name: object) -> None:
-    """Check what a host calls its channel.
-
-    Raises:
-        ConfigurationError: it is no text, or PostgreSQL could not take it.
-    """
+    """Check what a host calls its channel; `ConfigurationError` if PostgreSQL could not take it."""
     if not (isinstance(name, str) and is_payload(name)):
         raise ConfigurationError(
             f"notify is True, False, or a name of up to {PAYLOAD_BYTES_MAX} bytes under which the"

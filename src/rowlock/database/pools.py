@@ -37,9 +37,7 @@ CONNECTIONS_AT_ONCE = 5
 
 @asynccontextmanager
 async def claim_slot(engine: Engine, *, wait_s: float) -> AsyncIterator[None]:
-    """Wait for a slot among the claims that are sent over `engine` from the running loop, `wait_s`
-    at most.
-    """
+    """Wait, `wait_s` at most, for a slot among this loop's claims over `engine`."""
     slots = _slots_of(engine)
     has_slot = False
     try:
@@ -78,10 +76,7 @@ _slots: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakKeyDictionary[Pool, asy
 
 
 class SeparatePool:
-    """Sessions as the host makes them, on connections of our own.
-
-    Used by one event loop only, the one that first asks for a connection.
-    """
+    """Sessions as the host makes them, on connections of our own; for one event loop only."""
 
     def __init__(self, session_factory: SessionFactory, *, file_wait: timedelta) -> None:
         """A statement waits for a locked SQLite file for `file_wait` at most."""
@@ -90,9 +85,7 @@ class SeparatePool:
         self._engines: dict[Pool, Engine] = {}
 
     def __call__(self) -> AsyncSession:
-        """Return a new session of the host's factory, with our pools in place of those of its
-        engines.
-        """
+        """Return a new session of the host's factory, with our pools."""
         session = self._session_factory()
         route = session.sync_session.get_bind
         # One each, or a session that asks twice (in a listener of the host's, say) would be in two

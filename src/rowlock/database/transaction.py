@@ -146,9 +146,7 @@ def _isolation_level(session: AsyncSession, bind: Engine) -> object:
 logger = get_logger(__name__)
 
 OUT_OF_TIME = "rowlock: the database did not answer in time"
-"""Message of the cancellation of a transaction that waits for a statement, perhaps one of the
-host's own.
-"""
+"""Message of the cancellation of a transaction that waits for a statement."""
 CLOSE_S_MAX = 2.0
 """How long closing a connection may take, in seconds: it waits for the statement that runs."""
 
@@ -230,9 +228,7 @@ class OpenTransaction:
         log_in_thread(partial(logger.warning, text, self._purpose, extra=extra))
 
     def plan_cancel(self, task: asyncio.Task[Any]) -> CancelPlan:
-        """End it, which is out of time, if its `task` waits for a statement; called on its own
-        loop, before that is cancelled.
-        """
+        """End it, if its `task` waits for a statement; called on its own loop."""
         connection, pooled = self._connection, self._pooled
         if connection is None or pooled is None or self.was_aborted:
             return CancelPlan()
@@ -269,11 +265,7 @@ def _is_within(task: asyncio.Task[Any], driver: object) -> bool:
 async def tracked_open(
     transaction: OpenTransaction, *, purpose: str, timeout_s: float
 ) -> AsyncIterator[None]:
-    """Track `transaction` for the time of the block.
-
-    Raises:
-        TransactionTimeout: it was aborted. Whether it was committed is unknown.
-    """
+    """Track `transaction` in the block; `TransactionTimeout`, outcome unknown, if aborted."""
     error: Exception | None = None
     try:
         yield
@@ -294,9 +286,7 @@ async def tracked_open(
 
 
 async def abort_stalled(separate_pool: Connects, *, thread: int, older_than_s: float) -> None:
-    """End the transactions of the loop in `thread` that have been open for so long; called on
-    another loop.
-    """
+    """End old transactions of the loop in `thread`; called on another loop."""
     for transaction in tuple(_open):
         await transaction.abort_if_stalled(separate_pool, thread=thread, older_than_s=older_than_s)
 
@@ -309,9 +299,7 @@ WAITING_MAX = 0.5
 """Largest share of its time that a transaction may wait for its begin."""
 
 CONFLICTS_MAX = 6
-"""How often a transaction may be rolled back by the database for another one's sake; the last
-time, the error is raised.
-"""
+"""How often a transaction may be rolled back for another's sake before that is raised."""
 CONFLICT_DELAY_S = 0.01
 CONFLICT_DELAY_S_MAX = 0.2
 """Shortest and longest rest before it is run again, in seconds."""

@@ -84,9 +84,7 @@ class FaultDialect(ABC):
 
     @abstractmethod
     def fault_of(self, raised: BaseException | None) -> ErrorVerdict | None:
-        """Return what the code of a driver's exception says; None if it is another database's, or
-        has no code.
-        """
+        """Return what the code of a driver's exception says; None if it has none."""
 
 
 FAULTS: DialectPart[FaultDialect] = DialectPart("faults", FaultDialect)
@@ -145,9 +143,7 @@ class RowDialect(ABC):
 
     @abstractmethod
     def is_no_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Return whether something is written that Python cannot read as a time, the infinite ones
-        apart; never null.
-        """
+        """Whether what is written is no time for Python, infinite ones apart; never null."""
 
     @abstractmethod
     def is_unreadable_time(self, written: str, compiler: SQLCompiler) -> str:
@@ -155,14 +151,10 @@ class RowDialect(ABC):
 
     @abstractmethod
     def is_beyond_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Return whether what is written lies behind all times that Python reads, or is none; never
-        null.
-        """
+        """Whether what is written is behind all of Python's times, or none; never null."""
 
     def type_of(self, column: Column[Any]) -> ColumnElement[str | None]:
-        """Return the type that the table has for a column, without reading a row; null if types do
-        not matter. Asked where the database `keeps_zones`.
-        """
+        """Return a column's type in the table, reading no row; null if types do not matter."""
         return literal(None, Text)
 
     @abstractmethod
@@ -177,15 +169,11 @@ class RowDialect(ABC):
     def insert_unless_there(
         self, model: type[Any], values: dict[str, Any], *, unique: str, where: TextClause
     ) -> Executable:
-        """Return an INSERT that returns the row; none if a row of the partial unique index on
-        `unique` is in its way.
-        """
+        """Return an INSERT that returns the row; none if the unique index has it."""
 
     @abstractmethod
     def set_fillfactor(self, table: str, percent: int | None) -> str | None:
-        """Return the statement that leaves room in the pages of a quoted table; None where pages
-        have no such room.
-        """
+        """Return the statement that leaves room in a quoted table's pages, or None."""
 
 
 ROWS: DialectPart[RowDialect] = DialectPart("rows", RowDialect)
@@ -195,9 +183,7 @@ ROWS: DialectPart[RowDialect] = DialectPart("rows", RowDialect)
 
 
 class Connects(Protocol):
-    """Gives connections to the same databases beside the host's own:
-    ``database/pools.py``.
-    """
+    """Gives connections to the same databases beside the host's own."""
 
     def connect(self, engine: Engine) -> AsyncConnection:
         """Return a connection that is to be entered."""
@@ -222,33 +208,23 @@ class TransactionDialect(ABC):
 
     @abstractmethod
     def hastened(self, connection: AsyncConnection) -> AbstractContextManager[None]:
-        """Let statements take fewer turns between threads in the block, where the driver has a
-        thread.
-        """
+        """Let statements take fewer turns between threads in the block."""
 
     @abstractmethod
     def is_begun_before(self, error: Exception) -> bool:
-        """Return whether AUTOCOMMIT was refused, and nothing else, because a listener of the host's
-        had begun a transaction on the connection.
-        """
+        """Whether AUTOCOMMIT was refused since a listener had begun a transaction."""
 
     @abstractmethod
     async def begin_writing(self, connection: AsyncConnection, *, wait_s: float) -> None:
-        """Make the transaction one that may write, before its first statement; waits for writers
-        for `wait_s` at most.
-        """
+        """Make it a transaction that may write, first of all; waits `wait_s` at most."""
 
     @abstractmethod
     def bound_waits(self, pool: Pool, wait: timedelta) -> None:
-        """Let no connection that `pool` opens from now on wait longer for a lock, where the wait
-        cannot be cancelled.
-        """
+        """Bound lock waits that nothing can cancel, for connections opened from now on."""
 
     @abstractmethod
     def roll_back_before_cancel(self, driver: Any) -> asyncio.Task[bool] | None:
-        """Begin to roll back what is out of time, on its own loop, if that must be done before its
-        statement is cancelled.
-        """
+        """Begin to roll back, on its own loop, if cancelling comes later."""
 
     @abstractmethod
     async def end_stalled(
@@ -354,7 +330,7 @@ class LockDialect(ABC):
     async def hold_name(
         self, connection: AsyncConnection | AsyncSession, resource: str, timeout_s: float | None
     ) -> bool:
-        """Lock a name until the transaction ends, and return whether that was granted in time.
+        """Lock a name until the transaction ends; False if not in time.
 
         Raises:
             ConfigurationError: the lock could not last until the commit.
@@ -379,9 +355,7 @@ class LockDialect(ABC):
         *,
         timeout_s: float | None,
     ) -> bool:
-        """Lock rows, all or none, until the transaction ends, and return whether that was granted
-        in time.
-        """
+        """Lock all rows or none until the transaction ends; False if not in time."""
 
     @abstractmethod
     async def queue_to_write(
@@ -404,9 +378,7 @@ class LockDialect(ABC):
 
     @abstractmethod
     def leave_queue(self, session: AsyncSession, name: str) -> None:
-        """Let the next one write before the transaction has ended; only where `queue_to_write`
-        joined and nothing was written.
-        """
+        """Let the next one write; only if `queue_to_write` joined and nothing was written."""
 
 
 LOCKS: DialectPart[LockDialect] = DialectPart("locks", LockDialect)
@@ -432,15 +404,11 @@ def locks_of(connection: AsyncConnection | AsyncSession) -> LockDialect:
 
 
 class LeaseDialect(ABC):
-    """One database's way to claim and renew. Every method joins the connection's transaction,
-    except `excluding`.
-    """
+    """One database's claims and renewals, in the connection's transaction; not `excluding`."""
 
     @abstractmethod
     def excluding(self, leased: LeasedTable) -> AbstractAsyncContextManager[frozenset[Any]]:
-        """Hold off holders of the table's lockset in this process, around a claim; gives the keys
-        that they hold.
-        """
+        """Hold off the lockset's holders in this process; gives the keys that they hold."""
 
     @abstractmethod
     async def claim(
@@ -456,9 +424,7 @@ class LeaseDialect(ABC):
 
     @abstractmethod
     def matches_leases(self, leased: LeasedTable) -> ColumnElement[bool]:
-        """Return the condition that key and token of a row are those of a lease in
-        `lease_parameters`.
-        """
+        """Whether key and token of a row are those of a lease in `lease_parameters`."""
 
     @abstractmethod
     def lease_parameters(self, leased: LeasedTable, leases: Sequence[Lease]) -> dict[str, Any]:
@@ -473,9 +439,7 @@ class LeaseDialect(ABC):
         *,
         columns: Sequence[Sequence[Any]],
     ) -> dict[str, Any] | None:
-        """Return the parameters of `unnested` for these leases, with the values of each slot; None
-        if there is a value among them that can only be bound by itself.
-        """
+        """Return the parameters of `unnested`; None if a value can only be bound alone."""
 
     @abstractmethod
     def takes_arrays(self, slots: Sequence[Slot]) -> bool:
@@ -483,15 +447,11 @@ class LeaseDialect(ABC):
 
     @abstractmethod
     def reads_alike(self, slots: Sequence[Slot]) -> bool:
-        """Return whether values of these types are the same, in Python, whenever they are read;
-        asked where no arrays are taken.
-        """
+        """Whether values of these types are the same, in Python, whenever they are read."""
 
     @abstractmethod
     def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> FromClause:
-        """Return leases and values as the rows of a table: key, token, and the names of the
-        slots. Its parameters are `held_parameters`.
-        """
+        """Return leases and values as rows: key, token, slots; takes `held_parameters`."""
 
     async def has_places(self, connection: AsyncConnection, leased: LeasedTable) -> bool:
         """Return whether a statement may find rows that it has locked again by their places."""
@@ -562,9 +522,7 @@ class ChannelConnection(ABC):
     async def listen(
         self, channel: str, *, heard: Callable[[str], None], lost: Callable[[], None]
     ) -> None:
-        """Listen from now on; calls back in the event loop with what *other* connections sent, and
-        when the connection ends.
-        """
+        """Listen from now on; calls back in the event loop, not for what it sent itself."""
 
     @abstractmethod
     async def notify(self, channel: str, payloads: Sequence[str], *, timeout_s: float) -> None:

@@ -60,9 +60,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
-    """Keys that were acquired, in order, and, for rows that another pipeline had reserved, that
-    pipeline's name.
-    """
+    """Keys that were acquired, in order; and the reservations of reserved rows."""
 
     keys: tuple[Any, ...]
     reset_by: dict[Any, str]
@@ -128,9 +126,7 @@ async def read_acquired(
     compared: Sequence[Column[Any]] = (),
     options: Sequence[LoaderOption] = (),
 ) -> list[Any]:
-    """Return those rows of `keys` that are there, detached, in the order of their keys, with the
-    `compared` columns loaded; joins the caller's transaction.
-    """
+    """Return the rows of `keys`, detached, in their order; joins the caller's transaction."""
     key = leased.attribute(leased.key_name)
     names = [
         *leased.lease_columns,
@@ -149,9 +145,7 @@ async def read_acquired(
 
 
 async def read_fresh(session: AsyncSession, leased: LeasedTable, keys: Sequence[Any]) -> list[Any]:
-    """Return the rows of `keys` as they are now, in the order of their keys, attached to the
-    session; joins its transaction.
-    """
+    """Return the rows of `keys` as they are now, attached, in order; joins the transaction."""
     key = leased.attribute(leased.key_name)
     statement = (
         select(leased.model)
@@ -207,9 +201,7 @@ async def renew_keys(
     token: object,
     expires_at: object,
 ) -> Renewed:
-    """Extend those leases under `token` that have not ended, waiting for no row; joins the
-    transaction.
-    """
+    """Extend live leases under `token`, waiting for no row; joins the transaction."""
     valid = held_under(leased, keys, token) & (
         leased.column("lock_expires_at") > database_instant()
     )
@@ -236,9 +228,7 @@ async def existing(
 async def release_keys(
     connection: AsyncConnection, leased: LeasedTable, acquired: Acquired, *, token: object
 ) -> None:
-    """Release the rows that still carry `token`, those that were reserved to their reservation;
-    joins the transaction.
-    """
+    """Release rows that still carry `token`, to their reservations; joins the transaction."""
     by_owner: dict[str | None, list[Any]] = {}
     for key in acquired.keys:
         by_owner.setdefault(acquired.reset_by.get(key), []).append(key)

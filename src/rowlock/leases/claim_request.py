@@ -35,9 +35,7 @@ from rowlock.rows.lock_tokens import (
 
 
 Query: TypeAlias = "str | Select[Any]"
-"""A SELECT with its values in its text; or one whose values are bound, as some types have no
-literals.
-"""
+"""A SELECT with its values in its text, or bound where types have no literals."""
 
 
 def spellings_of(query: Select[Any], dialect: Dialect) -> Iterator[Query]:
@@ -101,9 +99,7 @@ class Position(NamedTuple):
 
 
 class Range(Enum):
-    """Which part of the order of claims a claim looks at; each is a statement of its own, and a
-    range of the index.
-    """
+    """Which part of the order a claim looks at: one statement, one range of the index."""
 
     ALL = "from the head"
     NEVER_PROCESSED = "behind a row that was never processed"
@@ -272,9 +268,7 @@ def _with_lease(
 
 
 def claim_parameters(request: ClaimRequest) -> dict[str, Any]:
-    """Return what differs from one claim of an order to the next, by the names that statements
-    bind.
-    """
+    """Return what differs from one claim of an order to the next, by bound names."""
     limit = {"rowlock_limit": request.limit}
     if request.after is None:
         return limit
@@ -286,8 +280,7 @@ def claim_parameters(request: ClaimRequest) -> dict[str, Any]:
 async def lockset_guard(
     session_factory: SessionFactory, leased: LeasedTable, *, timeout: timedelta
 ) -> AsyncIterator[frozenset[Any]]:
-    """Hold off holders of the table's lockset in this process, around a transaction that leases
-    rows; gives the keys that they hold.
+    """Hold off the lockset's holders in this process; gives the keys that they hold.
 
     Raises:
         LockWaitTimeout: the lockset was kept locked for so long.

@@ -82,9 +82,7 @@ class HeldRows:
         return f"<HeldRows {held or 'none'}>"
 
     def count_with(self, leased: LeasedTable, acquired: Acquired) -> int:
-        """Return how many rows there would be with those of `acquired`, some of which may be here
-        already.
-        """
+        """Return how many rows there would be with those of `acquired`."""
         return len(self) + len(set(acquired.keys) - self._perhaps.get(leased.model, {}).keys())
 
     def may_hold(self, leased: LeasedTable, acquired: Acquired) -> None:
@@ -94,9 +92,7 @@ class HeldRows:
         self._perhaps = _added(self._perhaps, leased.model, dict.fromkeys(acquired.keys))
 
     def holds(self, leased: LeasedTable, as_read: dict[Any, dict[Column[Any], Any]]) -> None:
-        """Called once rows are locked for certain, with values that must be unchanged when they are
-        written.
-        """
+        """Called once rows are locked for certain, with values that must be unchanged."""
         self._known = _added(self._known, leased.model, dict.fromkeys(as_read))
         self._as_read.setdefault(leased.model, {}).update(as_read)
 

@@ -27,9 +27,7 @@ from rowlock.logs import get_logger
 from rowlock.rows.leased_table import LeasedTable
 
 SPOILT_KEYS_MAX = 500
-"""Most rows of a table that a pipeline leaves alone because of their keys, in rows. Further ones
-take places of each claim.
-"""
+"""Most rows that a pipeline leaves alone for their keys; others take places of claims."""
 
 _UNREAD: Any = object()
 
@@ -146,9 +144,7 @@ def spoilt_parameters(written: Iterable[Any]) -> dict[str, Any]:
 
 
 KEY_CLASSES_MAX = 100
-"""Most classes of keys that are remembered for a table. Objects of further ones are read again
-each time.
-"""
+"""Most classes of keys remembered for a table; others are read again each time."""
 
 _NOT_BY_VALUE: tuple[object, ...] = (None, object.__eq__, object.__hash__)
 

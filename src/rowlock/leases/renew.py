@@ -24,9 +24,7 @@ from rowlock.rows.lease_values import renewed_values
 from rowlock.rows.leased_table import LeasedTable
 
 LEASES_PER_STATEMENT_MAX = 1000
-"""Most leases that one statement renews or releases; SQLite's limit on bound variables is far
-above three times this.
-"""
+"""Most leases that one statement renews or releases."""
 
 
 async def renew(
@@ -66,9 +64,7 @@ async def renew_each(
     *,
     lock_timeout: timedelta,
 ) -> frozenset[Any]:
-    """As `renew`, for leases of related rows, under their main rows' tokens; returns the keys of
-    those that were extended.
-    """
+    """As `renew`, for related rows; returns the keys of those that were extended."""
     dialect = LEASES.of(connection)
     statement = _renewal(dialect, leased, lock_timeout=lock_timeout).returning(leased.key)
     return frozenset(
@@ -87,9 +83,7 @@ def _renewal(dialect: LeaseDialect, leased: LeasedTable, *, lock_timeout: timede
 async def tokens_still_held(
     connection: AsyncConnection, leased: LeasedTable, items: Sequence[PipelineItem[Any]]
 ) -> frozenset[Any]:
-    """Return the tokens of those `items` whose lease is still valid; joins the caller's
-    transaction.
-    """
+    """Return the tokens of `items` whose leases are valid; joins the caller's transaction."""
     token, expires_at = leased.column("lock_token"), leased.column("lock_expires_at")
     dialect = LEASES.of(connection)
     statement = select(token).where(dialect.matches_leases(leased), expires_at > database_instant())

@@ -71,9 +71,7 @@ class IndexLook:
 
 
 async def look_at_indexes(connection: AsyncConnection, request: ClaimRequest) -> IndexLook:
-    """Look at the indexes of the table that is claimed from; joins the caller's transaction, which
-    may write nothing afterwards.
-    """
+    """Look at the indexes of the claimed table; joins a transaction that writes nothing after."""
     leased = request.leased
     table = leased.table
     indexes = await connection.run_sync(

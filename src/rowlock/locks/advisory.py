@@ -32,9 +32,7 @@ from rowlock.dialects.contract import locks_of
 from rowlock.errors import ConfigurationError, LockWaitTimeout
 
 ADVISORY_NAMESPACE = "advisory locks"
-"""What `LockWaitTimeout`, and the statistics of a locker in memory, call the namespace of these
-locks.
-"""
+"""What `LockWaitTimeout` and statistics call the namespace of these locks."""
 WAIT_S_MAX = 86_400.0
 """Longest time limit of a wait, in seconds; None waits without one."""
 

@@ -65,9 +65,7 @@ class ResourceLocker(ABC):
 
 @dataclass(slots=True)
 class _LocksetsOfLoop:
-    """The locksets of one event loop: alive while they are referred to, or while a key is held or
-    waited for.
-    """
+    """The locksets of one event loop, alive while referred to, held or waited for."""
 
     known: WeakValueDictionary[str, Lockset] = field(default_factory=WeakValueDictionary)
     busy: dict[str, Lockset] = field(default_factory=dict)

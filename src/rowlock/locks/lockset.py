@@ -74,9 +74,7 @@ class Lockset(Set[Hashable]):
     """
 
     def __init__(self, namespace: str, busy: dict[str, Lockset]) -> None:
-        """Make an empty lockset that keeps itself alive in `busy` while a key is held or waited
-        for.
-        """
+        """Make an empty lockset, kept alive in `busy` while a key is held or waited for."""
         self.namespace = namespace
         self._busy = busy
         self._held: dict[Hashable, LockRequest] = {}

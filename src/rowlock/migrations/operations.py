@@ -29,10 +29,7 @@ STEPS_MODULE = "rowlock.migrations"  # from where a migration imports the steps
 
 @dataclass(frozen=True, kw_only=True)
 class IndexStep(MigrateOperation):
-    """An index of ours, built or dropped; `concurrently`: rows can be read and written meanwhile.
-
-    `call` is the step that a migration has, and `undo` what takes it back.
-    """
+    """An index of ours, built or dropped: `call` is a migration's step, `undo` takes it back."""
 
     name: str
     table_name: str

@@ -284,9 +284,7 @@ async def contained(function: Callable[..., Awaitable[T]], *args: object) -> T:
 def host_call(
     function: Callable[..., Any], *args: object, threads: Executor
 ) -> Callable[[], Awaitable[Any]]:
-    """Return ``function(*args)`` as something to await: a coroutine in the loop, a plain function
-    in a worker thread, which counts as a call that ignores its cancellation.
-    """
+    """Return ``function(*args)`` to await: in the loop, or a plain function in a thread."""
     call = partial(function, *args)
     method = getattr(function, "__func__", None)
     is_coroutine = (

@@ -114,15 +114,11 @@ class ClaimBuilder(Generic[ModelT]):
         self._with_rows_from = float("-inf")
 
     def do_without_rows(self) -> None:
-        """For `UNREADABLE_S`, claim without rows: one could not be read, and its claim failed with
-        it.
-        """
+        """For `UNREADABLE_S`, claim without rows: one could not be read."""
         self._with_rows_from = monotonic() + UNREADABLE_S
 
     def next(self, limit: int, *, after: Position | None = None) -> ClaimRequest:
-        """Return the request for up to `limit` rows behind `after`; `ModelError` if `ready` is no
-        SQL.
-        """
+        """Return the request for up to `limit` rows behind `after`."""
         context = self.context
         ready = ready_condition(context.name, context.leased, context.hooks)
         locking_pipelines = context.locking_pipelines()

@@ -33,9 +33,7 @@ _PASSED_ON = frozenset({Annotated, Awaitable, Coroutine, Union, UnionType})
 
 
 def may_return_none(function: Any) -> bool:
-    """Whether the annotation of `function` allows None, or anything. One that is missing does not;
-    one that cannot be resolved is read as text.
-    """
+    """Whether the annotation of `function` allows None, as text if it cannot be resolved."""
     inner: Callable[..., Any] = inspect.unwrap(getattr(function, "__func__", function))
     annotations = getattr(inner, "__annotations__", None) or {}
     if "return" not in annotations:
@@ -62,9 +60,7 @@ def _has_none(kind: Any) -> bool:
 
 
 ALIKE = 0.9
-"""Names this much alike, by the ratio of difflib, are taken for one that was misspelt: more of
-them would be names of the host's own.
-"""
+"""Names this much alike, by difflib's ratio, are taken for one that was misspelt."""
 OF_OURS = "rowlock."
 
 
@@ -103,9 +99,7 @@ MEANT: Mapping[str, Callable[[object], bool]] = {
 
 
 def check_names(pipeline: object, base: type) -> None:
-    """Refuse attributes of a host's classes below `base` that are named nearly as what it reads;
-    attributes of other classes are not the host's to rename.
-    """
+    """Refuse attributes of a host's classes that are named nearly as what `base` reads."""
     name = type(pipeline).__name__
     for one in type(pipeline).__mro__:
         if issubclass(one, base) and not one.__module__.startswith(OF_OURS):
@@ -245,9 +239,7 @@ def check_ready(name: str, leased: LeasedTable, hooks: Hooks[Any]) -> None:
 
 
 def check_is_built(pipeline: object) -> None:
-    """Refuse a pipeline whose own ``__init__`` has not called that of `Pipeline`, or has
-    overwritten what rowlock keeps.
-    """
+    """Refuse a pipeline whose ``__init__`` has not called `Pipeline`'s, or has undone it."""
     name, own = type(pipeline).__name__, vars(pipeline)
     if not {"settings", "leased", "declared_locks"} <= own.keys():
         raise ConfigurationError(f"{name}.__init__ must call super().__init__(**settings)")

@@ -35,9 +35,7 @@ logger = get_logger(__name__)
 
 
 class BackgroundTasks:
-    """Begins tasks, and keeps them until they have ended: the event loop keeps none that waits.
-    While `check_ending` says that the event loop ends everything, a cancelled task is no news.
-    """
+    """Begins tasks, and keeps them until they have ended: the event loop keeps none that waits."""
 
     def __init__(self, name: str, *, check_ending: Callable[[], bool]) -> None:
         self._name = name
@@ -75,8 +73,7 @@ T = TypeVar("T")
 LEFT_OUT_MAX = 1000
 """Most rows that are remembered: each is a value in the statement of every claim."""
 FETCH_S = 1.0
-"""How much longer than the longest rest between two fetches a row is left out at first: time for
-the fetch itself, in seconds."""
+"""Time for the fetch itself, beyond the rest between two, in seconds."""
 LEFT_OUT_S_MAX = 300.0
 """Longest time for which a row is left out at once, in seconds; it doubles each time."""
 
@@ -116,9 +113,7 @@ class LeftOut:
         return min((until for until, _ in self._rows.values() if until > now), default=math.inf)
 
     def keys(self, now: float) -> frozenset[Any]:
-        """Return the keys of the rows that a claim leaves out `now`. A row that has not come back
-        for `LEFT_OUT_S_MAX` is forgotten: another replica has read it.
-        """
+        """Return what a claim leaves out `now`; forgets what has not come back for long."""
         if not self._rows:
             return frozenset()
         for key in [k for k, (until, _) in self._rows.items() if until + LEFT_OUT_S_MAX < now]:

@@ -65,9 +65,7 @@ class PeriodicRows(Generic[ModelT]):
         return self._looks_at <= monotonic()
 
     async def ensure(self) -> None:
-        """Insert those that are not there. A refusal is logged, other rows need not wait for it; an
-        outage is raised.
-        """
+        """Insert missing rows. A refusal is logged, others need not wait; an outage is raised."""
         try:
             await self._ensure()
         except Exception as error:

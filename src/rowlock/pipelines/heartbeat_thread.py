@@ -111,15 +111,11 @@ class LoopMonitor:
 
 
 CLOSE_S_MAX = 5.0
-"""How long what runs over there may take to end, and then its connections to close, in seconds
-each.
-"""
+"""How long tasks there may take to end, and connections to close, in seconds each."""
 
 
 class HeartbeatThread:
-    """The thread, the loop and the connections of one replica. Made and stopped on the host's loop;
-    `sessions` is for use in the thread only.
-    """
+    """One replica's thread, loop and connections; `sessions` is for the thread only."""
 
     def __init__(
         self, session_factory: async_sessionmaker[AsyncSession], *, renew_timeout: timedelta
@@ -133,23 +129,18 @@ class HeartbeatThread:
         self._limit_s = self._look_every_s = renew_timeout.total_seconds()
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run `work` in the thread, from the host's loop, until it ends. Cancelling this cancels
-        `work` without waiting for its end.
-        """
+        """Run `work` in the thread until it ends. Cancelling cancels it without waiting."""
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._running_loop()))
 
     def abort_after(self, limit: timedelta, *, look_every: timedelta) -> None:
-        """End what the host's loop keeps locked once it has stood still for `limit`: its leases
-        could not be renewed. The shortest of several limits holds for all pipelines, whose locks
-        are not told apart.
+        """End what a host's loop keeps locked that has stood still for `limit`, or for a shorter
+        limit of another pipeline: their locks are not told apart.
         """
         self._limit_s = min(self._limit_s, limit.total_seconds())
         self._look_every_s = min(self._look_every_s, look_every.total_seconds())
 
     async def stop(self) -> None:
-        """Wait for the end of what runs in the thread, close its connections, and end it.
-        Idempotent.
-        """
+        """Wait for what runs in the thread, close its connections, and end it. Idempotent."""
         loop, thread = self._loop, self._thread
         self._loop = self._thread = None
         if loop is None or thread is None:

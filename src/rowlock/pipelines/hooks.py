@@ -147,9 +147,7 @@ class ErrorRule:
     delay: Delay = None
 
     def delay_after(self, error: BaseException) -> timedelta | float | None:
-        """Return how long the row rests after `error`, None for the backoff. The host's function
-        may raise anything; `OutcomeError` if it returns no duration.
-        """
+        """Return how long the row rests, None for the backoff; host code may raise anything."""
         if not callable(self.delay):
             return self.delay
         try:
@@ -268,9 +266,7 @@ def ready_condition(name: str, leased: LeasedTable, hooks: Hooks[Any]) -> Column
 
 
 def intent_columns(name: str, leased: LeasedTable, intent: object) -> tuple[Column[Any], ...]:
-    """Return the columns of `intent`, given as attributes or names; `ModelError` for one that the
-    model does not have, or that rowlock writes itself.
-    """
+    """Return the columns of `intent`; `ModelError` for one unknown, or written by rowlock."""
     if isinstance(intent, str) or not isinstance(intent, Sequence):
         raise ModelError(
             f"{name}.intent is a list of columns, not {intent!r:.100}", model=leased.name

@@ -103,9 +103,7 @@ class ItemQueue(Generic[ModelT]):
         return len(self._heap) < self.low_watermark if self.holds_ahead else self.room > 0
 
     def look_ahead(self) -> None:
-        """Set the capacity for the next claim, from how long rows waited since the queue was last
-        low.
-        """
+        """Set the capacity for the next claim, from how long rows waited lately."""
         if not self.grows:
             return
         is_slow = self._longest_wait_s > SHRINKS_ABOVE_S
@@ -133,9 +131,7 @@ class ItemQueue(Generic[ModelT]):
         self.capacity = max(self.size, len(self._heap))
 
     def put(self, items: Iterable[PipelineItem[ModelT]]) -> None:
-        """Add `items` and call `on_items`; `InternalError` if there is no room for all: none was
-        added.
-        """
+        """Add `items` and call `on_items`; `InternalError`, and none is added, without room."""
         arriving = tuple(items)
         # Workers that waited for them may have been cancelled meanwhile: then they wait here.
         if len(arriving) > self.places:

@@ -24,13 +24,9 @@ from rowlock.rows.leased_table import ModelT
 logger = get_logger(__name__)
 
 FRESH_S = 0.1
-"""A row that its claim gave is read again if work on it begins later than this after the claim
-was sent, in seconds.
-"""
+"""A claimed row is read again if work begins later than this after the claim, in seconds."""
 ROWS_DIFFER_S = 60.0
-"""For so long after a row could be read while another could not, such a failure is that row's
-own, in seconds.
-"""
+"""For so long after a row could be read, a failure is one row's own, in seconds."""
 LOADER = "loader"
 """Under this name the pipeline's health shows that no row can be read."""
 TOKENS_GONE_MAX = 10
@@ -100,9 +96,7 @@ class Loader(Generic[ModelT]):
         return False
 
     def _record_token_gone(self, item: PipelineItem[ModelT]) -> None:
-        """Count leases in a row that were lost although trusted: one is a person's doing, many are
-        a trigger's.
-        """
+        """Count trusted leases that were lost: one is a person's doing, many a trigger's."""
         if not item.is_trusted():
             return
         self._tokens_gone += 1
@@ -114,9 +108,7 @@ class Loader(Generic[ModelT]):
             )
 
     def concerns_all_rows(self, error: Exception) -> bool:
-        """Whether no row can be read, as before a migration; one kind of rows may have its own
-        table.
-        """
+        """Whether no row can be read; one kind of rows may have its own table."""
         return is_of_the_schema(error) and monotonic() >= self._others_load_until
 
     async def _load_together(self, items: Sequence[PipelineItem[ModelT]]) -> list[ModelT | None]:

@@ -33,9 +33,7 @@ from rowlock.tasks import finish
 logger = get_logger(__name__)
 
 RENEW_TIMEOUT = timedelta(seconds=1)
-"""Longest time for a renewal that is assumed of pipelines which are registered later, if there
-are none at the start.
-"""
+"""Longest renewal assumed of pipelines that are registered after the start."""
 
 ITEMS_MAX = 100
 """Most items of one pipeline that are shown, unless more are asked for."""

@@ -332,10 +332,8 @@ def _need_schedule(leased: LeasedTable, what: str) -> None:
 
 
 RELATED_KINDS_MAX = 100
-"""Most kinds of update maps in `related` of one outcome: of one kind are those that name the
-same columns, and whose expressions of SQL differ in bound values alone. Each needs a statement
-at least, and the most rows that an item may hold, written a hundred at a time, as many again:
-both together take half of the default `database_timeout` where a round trip takes 25 ms.
+"""Most kinds of update maps in `related` of one outcome: of one kind are those that share a
+statement. So many take half of `database_timeout` where a round trip takes 25 ms.
 """
 
 
@@ -370,11 +368,8 @@ T = TypeVar("T")
 
 
 def copied(returned: T) -> T:
-    """Return an outcome as it is now, whatever the host goes on to do with the dicts and lists in
-    it; anything else as it is.
-
-    Nothing has been checked yet. Values of other kinds, such as a column type of the host's own
-    may take, are shared with the host.
+    """Return an unchecked outcome as it is now, whatever the host does with the dicts and lists in
+    it; anything else as it is. Values of other kinds are shared with the host.
     """
     given: Any = returned
     if type(given) is Apply and has_values_alone(given):
@@ -464,8 +459,8 @@ _FLAT = frozenset({bool, bytes, datetime, float, int, NoneType, str, UUID})
 
 
 def copied_value(value: Any) -> Any:
-    """Return a value with dicts, lists, tuples and sets of its own, at every depth. Those of a
-    host's own class, for a column type of the host's, keep their class and share what is in them.
+    """Return a value with containers of its own at every depth. Those of a host's own class keep
+    their class and share what is in them.
     """
     cls = type(value)
     if cls is dict:

@@ -65,9 +65,7 @@ def reason_parked(item: PipelineItem[Any], outcome: Outcome, settings: PipelineS
 
 
 class Planner:
-    """Turns the outcomes of one transaction into writes. Where they are written, `values_of` checks
-    the values of update maps, too.
-    """
+    """Turns outcomes of one transaction into writes; `values_of` checks update maps, too."""
 
     rng: Randomness = random
     values_of: Callable[[LeasedTable, Values], ColumnValues] = staticmethod(column_values)
@@ -244,9 +242,7 @@ class Planner:
         return None if text is None else shorten(text, chars_max=min(length, ERROR_TEXT_CHARS_MAX))
 
     def _rest(self, item: PipelineItem[Any], outcome: Apply) -> tuple[ColumnValues, bool]:
-        """Return what says when the row is due, and whether it is parked: values are written also
-        if its schedule cannot be read.
-        """
+        """Return when the row is due, and whether parked: also if its schedule cannot be read."""
         due_at, after = outcome.due_at, outcome.after
         if due_at is None and after is None and self._schedules is not None:
             try:
@@ -304,9 +300,7 @@ def with_onupdate_if(
 
 
 def _is_alike(one: Values, other: Values) -> bool:
-    """Whether keys and values are identical: what is merely equal, as 1 and True, may be written
-    differently.
-    """
+    """Whether keys and values are identical: what is equal, as 1 and True, may differ."""
     if len(one) != len(other):
         return False
     return all(map(is_, one, other)) and all(map(is_, one.values(), other.values()))

@@ -84,9 +84,7 @@ async def _release_locked(
 async def _release_chunk(
     context: PipelineContext[Any], items: Sequence[PipelineItem[Any]], *, waits: bool
 ) -> list[PipelineItem[Any]]:
-    """Release `items`; return those that were locked or lost, unless locked ones were waited for.
-    An error that may be one row's own is kept to that row, by halves.
-    """
+    """Release `items`; return those locked or lost, unless locked ones were waited for."""
     try:
         released = await _release(context, items, waits=waits)
     except Exception as error:
@@ -116,9 +114,7 @@ async def _release_chunk(
 async def release_related_of(
     context: PipelineContext[Any], *items: PipelineItem[Any], are_released: bool = False
 ) -> None:
-    """Release the related rows of items whose own rows are no longer their own, and hint their
-    pipelines. If the database does not take it, they expire. `are_released`: with an outcome.
-    """
+    """Release related rows of lost items, and hint; `are_released`: with an outcome."""
     holders = [item for item in items if item.held]
     if are_released:
         _hint_related(context, holders)
@@ -308,9 +304,7 @@ def _columns_of(outcome: Outcome) -> tuple[str, ...]:
 
 
 PENDING_MAX = 2 * BATCH_MAX
-"""Workers begin nothing new while this many decisions are being settled; each may add the one
-that it has in hand.
-"""
+"""Workers begin nothing new while this many decisions are settled; each may add one."""
 
 
 class Settler(Generic[ModelT]):
@@ -446,9 +440,7 @@ class Settler(Generic[ModelT]):
             await self._releases.submit((item, True))
 
     def _abandon(self, item: PipelineItem[ModelT], attempt: Attempt) -> None:
-        """Leave the row of an attempt that still runs to its lease: until that ends, no one else
-        may have it.
-        """
+        """Leave the row of an attempt that still runs to its lease: nobody else may have it."""
         self.context.counters.abandoned += 1
         self.context.calls.abandon(attempt)
         attempt.on_late_result(lambda result: self._clean_up_late(item, result))

@@ -43,9 +43,7 @@ class Formula:
 def formula_of(
     expression: Any,
 ) -> tuple[Formula, list[Any]] | None:
-    """Return what `expression` has in common with others, and the values that are its own; None if
-    that cannot be known.
-    """
+    """Return what `expression` shares with others, and its own values; None if unknown."""
     element = (
         expression if isinstance(expression, ColumnElement) else expression.__clause_element__()
     )
@@ -60,9 +58,7 @@ def formula_of(
 
 
 def _is_plain(parameter: BindParameter[Any]) -> bool:
-    """Whether it is one value that goes to the database as it is: not a list, part of the text, or
-    asked for when it is sent.
-    """
+    """Whether one value goes to the database as it is: no list, no text, no callable."""
     is_asked_for = parameter.required or parameter.callable is not None
     return not (is_asked_for or parameter.expanding or parameter.literal_execute)
 
@@ -88,17 +84,13 @@ class UnlessSet:
 
 
 Shape: TypeAlias = tuple[tuple[Column[Any], object], ...]
-"""Columns and what happens to each: None for a plain value, a rule, a formula, or the very SQL
-expression.
-"""
+"""Columns and what happens to each: None for a plain value, a rule, a formula, or SQL."""
 Slot: TypeAlias = tuple[str, TypeEngine[Any]]
 """Name and type of a parameter."""
 
 
 def split(values: Mapping[Column[Any], Any]) -> tuple[Shape, list[Any]]:
-    """Return the shape of a map, which maps have in common that one statement can write, and the
-    parameters that are its own.
-    """
+    """Return the shape that one statement can write for many maps, and a map's parameters."""
     shape: list[tuple[Column[Any], object]] = []
     parameters: list[Any] = []
     for column, value in values.items():
@@ -130,9 +122,7 @@ _RULES = frozenset({None, UnlessChanged})
 
 
 def can_be_kept(shape: Shape) -> bool:
-    """Whether a statement of this shape may be written again: an expression that is like no other
-    is made anew each time.
-    """
+    """Whether a statement of this shape may be written again: some are made anew each time."""
     return all(
         rule in _RULES or isinstance(rule, Column | Formula | UnlessSet) for _, rule in shape
     )
@@ -166,11 +156,7 @@ def _slots_of_formula(formula: Formula, number: int) -> list[Slot]:
 def set_clause(
     shape: Shape, given: Mapping[str, ColumnElement[Any]] | None = None
 ) -> dict[Column[Any], Any]:
-    """Return the SET clause for every map of this shape.
-
-    Its parameters are named as `slots_of` says; what is `given` by their names stands in their
-    place.
-    """
+    """Return the SET clause for a shape; `given` replaces parameters of `slots_of`."""
     return {
         column: _expression(column, rule, number=number, given=given or {})
         for number, (column, rule) in enumerate(shape)

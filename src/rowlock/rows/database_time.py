@@ -38,11 +38,7 @@ from rowlock.dialects.contract import ROWS, RowDialect
 
 
 def rows_of(compiler: SQLCompiler) -> RowDialect:
-    """Return the dialect of the compiler's database.
-
-    Raises:
-        UnsupportedDialectError: rowlock does not know the database.
-    """
+    """Return the dialect of the compiler's database; `UnsupportedDialectError` if unknown."""
     dialect = compiler.dialect
     # What `str(statement)` shows has no database; it looks as for the first one.
     is_shown = isinstance(dialect, StrCompileDialect)
@@ -172,9 +168,7 @@ class same_time(_AskedWhether):  # noqa: N801
 
 
 class readable_time(_AskedTime):  # noqa: N801
-    """The time in a column, in the shape in which it is read: ``readable_time(column)``. Null on
-    SQLite if it is none.
-    """
+    """The time in a column as it is read: ``readable_time(column)``. Null if it is none."""
 
     name = "readable_time"
     inherit_cache = True
@@ -219,9 +213,7 @@ class _DatabaseSeconds(_Asked):
 
 
 def is_in_window(period: timedelta, window: timedelta) -> ColumnElement[bool]:
-    """Return whether the database's time is within the last `window` of a `period`, counted from
-    the epoch in whole seconds.
-    """
+    """Whether the database's time is within the last `window` of a `period`, in whole seconds."""
     period_s, window_s = (max(1, round(delay.total_seconds())) for delay in (period, window))
     return _DatabaseSeconds() % literal(period_s, BigInteger) >= literal(
         max(0, period_s - window_s), BigInteger
@@ -229,15 +221,11 @@ def is_in_window(period: timedelta, window: timedelta) -> ColumnElement[bool]:
 
 
 STAMP_STEP = timedelta(milliseconds=1)
-"""By so much at least a stamp goes beyond one that is ahead of the database's clock: the
-precision of SQLite's clock.
-"""
+"""Least step of a stamp beyond one ahead of the clock: the precision of SQLite's clock."""
 STAMP_SPREAD = timedelta(milliseconds=100)
 """By less than so much more it does, in whole microseconds; by how much depends on the attempt."""
 STAMP_AHEAD_MAX = timedelta(hours=1)
-"""A stamp that is further ahead of the clock was written by no outcome, or before the clock was
-set; it is written anew.
-"""
+"""A stamp further ahead of the clock was written by no outcome; it is written anew."""
 
 
 def stamp_after(now: datetime, ahead: datetime | None, token: Any) -> datetime:

@@ -34,13 +34,9 @@ OWNER_SEPARATOR = ":"
 DIGEST_BYTES = 8
 """How long the digest of a key is that is too long for an owner's name."""
 RESERVED_BEYOND = timedelta(seconds=6)
-"""How long a reset row is kept for its owner beyond the time at which that comes back: the
-longest rest between two fetches.
-"""
+"""How long a reset row is kept for its owner beyond its return: the longest rest."""
 WINDOW_MAX = timedelta(seconds=6)
-"""Longest window for related rows of which it is unknown how long they have waited: the longest
-rest between two fetches.
-"""
+"""Longest window for related rows of unknown waits: the longest rest between fetches."""
 PRECEDENCE_TIMEOUTS_PER_WINDOW = 4
 """How rarely that window comes: once in so many times the precedence timeout."""
 
@@ -157,9 +153,7 @@ def is_due(
 
 
 def is_awaiting(locking: LockingPipeline) -> ColumnElement[bool]:
-    """A main row came back for locks that it could not get, and may want the related row, for a
-    SELECT of both models.
-    """
+    """A main row came back for locks that it could not get: in a SELECT of both models."""
     main = locking.leased
     token, stepped_back_at = main.attribute("lock_token"), main.attribute("last_processed_at")
     return and_(

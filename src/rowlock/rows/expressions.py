@@ -51,9 +51,7 @@ from rowlock.rows.leased_table import LeasedTable
 
 
 def with_names_of_its_own(condition: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return `condition`, or a copy of it in which each parameter that the host has named has a
-    unique name.
-    """
+    """Return `condition` with unique names for parameters that the host has named."""
     if not any(_is_named(element) for element in iterate(condition)):
         return condition
     renamed: ColumnElement[Any] = replacement_traverse(
@@ -142,9 +140,7 @@ def _is_jump(frame: FrameType) -> bool:
 def of_no_row(
     leased: LeasedTable, conditions: Iterable[ColumnElement[bool]]
 ) -> tuple[ColumnElement[bool], ...]:
-    """Return those of `conditions` that mention no column of the table: they are the same for all
-    rows.
-    """
+    """Return those of `conditions` that mention no column: the same for all rows."""
 
     # By its name: columns of mapped classes are annotated copies.
     def mentions(condition: ColumnElement[bool]) -> bool:
@@ -162,9 +158,7 @@ Fingerprint: TypeAlias = tuple[str, list[tuple[object, ...]]]
 
 
 def fingerprint_of(condition: ColumnElement[Any], dialect: Dialect) -> Fingerprint | None:
-    """Return what `condition` says to a database, or None if that is unknown: some value is asked
-    for at each execution.
-    """
+    """Return what `condition` says to a database; None if values are asked for each time."""
     try:
         compiled: Any = condition.compile(dialect=dialect)
     except SQLAlchemyError:
@@ -192,17 +186,14 @@ def is_same(fingerprints: Iterable[object], before: Iterable[object]) -> bool:
 
 
 CLAIMED_BYTES_MAX = 2**15
-"""A claim brings no value that is larger than this, in bytes; such a row is read when work on it
-begins, so that what is held ahead of the workers is bounded by bytes, too."""
+"""Largest value that a claim brings, in bytes; larger rows are read when work begins."""
 TEXT_CHARS_MAX = 1000
 """A text of at most so many characters, by its type, is not asked for its size."""
 _BOUNDED = (Boolean, Date, DateTime, Enum, Float, Integer, Interval, Numeric, Time, Uuid)
 
 
 def times_read(leased: LeasedTable) -> dict[str, Column[Any]]:
-    """Return by attribute name the columns of times that a claim or an attempt reads before writing
-    them.
-    """
+    """Return columns of times read before they are written, by attribute name."""
     names = (
         ("due_at", "last_processed_at", "deadline_at")
         if leased.has_schedule

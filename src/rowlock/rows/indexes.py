@@ -139,9 +139,7 @@ def _fits_index(part: ColumnElement[bool], table: Table) -> bool:
 
 
 def _with_typed_arrays(part: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Cast each array to its type: as a literal it would be one of another type, with which
-    PostgreSQL compares no column.
-    """
+    """Cast arrays: as a literal, PostgreSQL would compare one with no column."""
     if not any(_is_array(element) for element in visitors.iterate(part)):
         return part
 
@@ -348,8 +346,7 @@ def due_index_name(table_name: str, column: DueOrder) -> str:
 def due_index_parts(
     table_name: str, *, ready: str | ColumnElement[bool], column: DueOrder
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return the columns and the options of the index, as ``Index`` and ``op.create_index`` take
-    them.
+    """Return columns and options of the index, as ``Index`` and ``op.create_index`` take them.
 
     Raises:
         ModelError: `ready` mentions a lock column, or rows are not claimed by `column`.

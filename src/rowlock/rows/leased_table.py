@@ -50,9 +50,7 @@ from rowlock.rows.lock_tokens import fresh_token
 
 
 def is_ours(type_: TypeEngine[Any], dialect: Dialect) -> bool:
-    """Return whether no code of the host's makes values of the type, as declared and as it is on
-    `dialect`.
-    """
+    """Return whether no code of the host's makes values of the type, on `dialect` either."""
     both = (type_, type_.dialect_impl(dialect))
     return all(type(one).__module__.startswith(("sqlalchemy.", "rowlock.")) for one in both)
 
@@ -109,11 +107,7 @@ def mapper_of(model: type[Any], *, configured: bool = True) -> Mapper[Any]:
 
 
 def single_table(mapper: Mapper[Any]) -> Table:
-    """Return the one table behind a model.
-
-    Raises:
-        ModelError: there are several.
-    """
+    """Return the one table behind a model; `ModelError` if there are several."""
     name = mapper.class_.__name__
     table = mapper.local_table
     if not isinstance(table, Table) or mapper.persist_selectable is not table:
@@ -126,11 +120,7 @@ def single_table(mapper: Mapper[Any]) -> Table:
 
 
 def single_key(mapper: Mapper[Any]) -> Column[Any]:
-    """Return the one column of a model's primary key.
-
-    Raises:
-        ModelError: there are several.
-    """
+    """Return the one column of a model's primary key; `ModelError` if there are several."""
     name = mapper.class_.__name__
     if len(mapper.primary_key) != 1:
         columns = ", ".join(column.name for column in mapper.primary_key)
@@ -145,11 +135,7 @@ def single_key(mapper: Mapper[Any]) -> Column[Any]:
 
 
 def spells_schedule(mapper: Mapper[Any]) -> bool:
-    """Whether a model has all columns of a schedule.
-
-    Raises:
-        ModelError: it has only some of them.
-    """
+    """Whether a model has all columns of a schedule; `ModelError` if it has some only."""
     present = [name for name in SCHEDULE_COLUMNS if name in mapper.columns]
     if len(present) == len(SCHEDULE_COLUMNS):
         return True
@@ -169,11 +155,7 @@ def spells_schedule(mapper: Mapper[Any]) -> bool:
 
 
 def check_column(mapper: Mapper[Any], name: str) -> None:
-    """Check a column that rowlock needs, by the name of its attribute.
-
-    Raises:
-        ModelError: it is missing, or is not what it should be.
-    """
+    """Check a column that rowlock needs, by its attribute; `ModelError` if it is wrong."""
     model = mapper.class_.__name__
     fits, wanted = _EXPECTED[name]
     if name not in mapper.columns:
@@ -215,16 +197,12 @@ def with_zone(value: Any, column: Column[Any]) -> Any:
 
 
 def keeps_time(type_: TypeEngine[Any], dialect: Dialect | None = None) -> bool:
-    """Whether a column of this type keeps dates with times, with a zone or without; `dialect` as
-    for `innermost`.
-    """
+    """Whether columns of this type keep dates with times; `dialect` as for `innermost`."""
     return isinstance(innermost(type_, dialect), DateTime)
 
 
 def innermost(type_: TypeEngine[Any], dialect: Dialect | None = None) -> TypeEngine[Any]:
-    """Return what a decorated type comes down to; with a `dialect`, what it is there, where a
-    variant may be another type.
-    """
+    """Return what a decorated type comes down to; on `dialect`, where variants may differ."""
     if dialect is not None:
         type_ = type_.dialect_impl(dialect)
     while isinstance(type_, TypeDecorator):
@@ -363,11 +341,7 @@ class LeasedTable:
 
     @classmethod
     def of(cls, model: type[Any]) -> LeasedTable:
-        """Read and check `model`.
-
-        Raises:
-            ModelError: it is not mapped to one table with a single-column key and the lock columns.
-        """
+        """Read and check `model`; `ModelError` if it cannot be leased."""
         mapper = mapper_of(model)
         table = single_table(mapper)
         for name in LOCK_COLUMNS:
@@ -445,9 +419,7 @@ class LeasedTable:
         return self.mapper.get_property_by_column(self.key).key
 
     def new_token(self, *, is_reserved: bool = False, in_crowd: bool = False) -> Any:
-        """Return a fresh lock token in the shape in which the column is read; the rest as for
-        `fresh_token`.
-        """
+        """Return a fresh token in the shape in which it is read; as `fresh_token`."""
         return self.as_token(fresh_token(is_reserved=is_reserved, in_crowd=in_crowd))
 
     def as_token(self, token: Any) -> Any:
@@ -467,11 +439,7 @@ class LeasedTable:
         return not isinstance(type_, String) or type_.length is None or len(owner) <= type_.length
 
     def check_owner(self, owner: str) -> None:
-        """Refuse an owner that the column cannot hold.
-
-        Raises:
-            ModelError: `owner` is too long.
-        """
+        """Refuse, by `ModelError`, an owner that is too long for the column."""
         if not self.fits_owner(owner):
             length = getattr(innermost(self.column("lock_owner").type), "length", None)
             raise ModelError(
@@ -482,11 +450,7 @@ class LeasedTable:
             )
 
     def check_token(self, dialect: Dialect) -> None:
-        """Refuse a token that is something else in the database of `dialect` than in the model.
-
-        Raises:
-            ModelError: the column has a variant that keeps or reads tokens in another shape.
-        """
+        """Refuse, by `ModelError`, tokens that `dialect` keeps otherwise than the model."""
         type_ = self.column("lock_token").type
         declared, there = innermost(type_), innermost(type_, dialect)
         if not isinstance(there, Uuid) or there.as_uuid != getattr(declared, "as_uuid", True):
@@ -521,9 +485,7 @@ class LeasedTable:
 
     @cached_property
     def columns_by_name(self) -> dict[str, Column[Any]]:
-        """Every column by its attribute name, by its synonyms and, where that name is free, by its
-        own.
-        """
+        """Columns by attribute name, by synonyms and, where that is free, by own name."""
         by_attribute = {prop.key: prop.columns[0] for prop in self.mapper.column_attrs}
         by_attribute |= {
             synonym.key: meant.columns[0]
@@ -580,10 +542,8 @@ def _meant(mapper: Mapper[Any], name: str) -> MapperProperty[Any] | None:
 
 
 def relation_between(leased: LeasedTable, related: LeasedTable) -> ColumnElement[bool] | None:
-    """Return the condition that a related row belongs to a main row; None without a foreign key.
-
-    Raises:
-        ModelError: there are several foreign keys.
+    """Return the condition that a related row belongs to a main row; None without a foreign key,
+    `ModelError` if there are several.
     """
     pairs = ((leased, related), (related, leased))
     if leased.table is related.table or not any(

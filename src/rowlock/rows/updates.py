@@ -44,9 +44,7 @@ from rowlock.rows.leased_table import LeasedTable, innermost
 NAMES_SHOWN_MAX = 30
 """Most column names that an error lists."""
 KEYS_MAX = 1000
-"""Of so many update maps a table remembers the columns; keys that are made anew each time are
-resolved each time.
-"""
+"""Of so many update maps a table remembers the columns; others are resolved each time."""
 
 
 class _NowPlaceholder(Enum):
@@ -202,10 +200,7 @@ def _any_value(_value: Any) -> None:
 
 @lru_cache(KEYS_MAX)
 def _trial_of(column: Column[Any], dialect: Dialect) -> Trial:
-    """Return what says whether a column can keep a value, and the model read it back.
-
-    What a host's own type makes of a value is tried and not guessed.
-    """
+    """Return what tries whether a column keeps a value, and the model reads it back."""
     layers, inner = _layers_of(column.type, dialect)
     binds = [one.process_bind_param for one in layers if _has_own(one, "process_bind_param")]
     reads = [one.process_result_value for one in layers if _has_own(one, "process_result_value")]

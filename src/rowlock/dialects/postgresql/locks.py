@@ -79,9 +79,7 @@ class PostgresqlLocks(LockDialect):
 async def _hold_in_database(
     connection: AsyncConnection, resource: str, timeout_s: float | None
 ) -> bool:
-    """Lock until the transaction of the connection ends, and return whether that was granted in
-    time; joins it.
-    """
+    """Lock until the connection's transaction ends, which it joins; False if not in time."""
     raw = await connection.get_raw_connection()
     if getattr(raw.dbapi_connection, "autocommit", False):
         raise ConfigurationError(
@@ -102,9 +100,7 @@ async def _hold_in_database(
 async def _within_lock_timeout(
     connection: AsyncConnection, statement: Executable, timeout_s: float | None
 ) -> bool:
-    """Execute `statement`, which waits for locks, and return whether it had them in time; joins the
-    transaction, which can go on in any case.
-    """
+    """Execute `statement`, which waits; False if not in time. The transaction can go on."""
     if timeout_s is None:
         await connection.execute(statement)
         return True

@@ -131,9 +131,7 @@ def _dialect() -> Dialect:
 
 
 def unnested(slots: Sequence[Slot], *, name: str, prefix: str) -> TableValuedAlias:
-    """Return the rows of a table `name` whose columns have the names and types of `slots`; the
-    parameter of each is a list, named by `prefix` and the slot.
-    """
+    """Return lists, named by `prefix` and slot, as the rows of a table `name`."""
     arrays = [bindparam(f"{prefix}{slot}", type_=ARRAY(unbounded(type_))) for slot, type_ in slots]
     columns: list[Any] = [column(slot, type_) for slot, type_ in slots]
     return func.unnest(*arrays).table_valued(*columns).render_derived(name=name)

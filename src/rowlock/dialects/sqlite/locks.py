@@ -101,9 +101,7 @@ async def joined_connection(session: AsyncSession) -> tuple[AsyncConnection, boo
 
 
 async def is_in_transaction(connection: AsyncConnection) -> bool:
-    """Whether SQLite itself is in a transaction; by default its driver begins one with the first
-    write only.
-    """
+    """Whether SQLite itself is in a transaction; its driver begins one with the first write."""
     raw = await connection.get_raw_connection()
     driver_connection: Any = raw.driver_connection
     return bool(driver_connection.in_transaction)
@@ -115,9 +113,7 @@ def is_held_in_process(session: AsyncSession, resource: str) -> bool:
 
 
 async def hold_in_process(session: AsyncSession, resource: str, timeout_s: float | None) -> bool:
-    """Lock until the transaction that the session is in ends, and return whether that was granted
-    in time; joins it.
-    """
+    """Lock until the session's transaction ends, which it joins; False if not in time."""
     if is_held_in_process(session, resource):
         return True
     key = process_key(session.get_bind().engine, resource)
@@ -137,11 +133,7 @@ async def hold_in_process(session: AsyncSession, resource: str, timeout_s: float
 async def hold_keys_in_process(
     session: AsyncSession, namespace: str, keys: tuple[Hashable, ...], *, timeout_s: float | None
 ) -> bool:
-    """Lock `keys` of a lockset until the session's transaction ends, all or none; return whether
-    that was granted in time.
-
-    Keys that the transaction holds already are its own.
-    """
+    """Lock all `keys` of a lockset or none until the transaction ends; its own are held."""
     held = _held_by(session.sync_session)
     wanted = tuple(key for key in keys if (namespace, "key", key) not in held)
     _, lockset = LOCKERS.on("sqlite").get_lockset(namespace)
@@ -207,9 +199,7 @@ def _release(session: Session, transaction: SessionTransaction) -> None:
 
 
 FILE_WAIT_S_MAX = 1.0
-"""Longest single wait for the file's write lock, in seconds: so long may a cancellation be kept
-waiting.
-"""
+"""Longest single wait for the file's write lock, in seconds: cancellations wait for it."""
 
 _WRITING_IN = "rowlock_writing_in"
 
@@ -297,9 +287,7 @@ async def hold_and_write_alone(
     *,
     timeout_s: float | None,
 ) -> bool:
-    """Hold something in this process, then begin the session's transaction as the one that writes:
-    both in time, or neither.
-    """
+    """Hold something in this process, then begin to write: both in time, or neither."""
     connection = await untouched_connection(session)
     started = monotonic()
     async with outside_of_transaction(connection):
@@ -316,9 +304,7 @@ async def hold_and_write_alone(
 
 
 def is_writing_alone(session: AsyncSession) -> bool:
-    """Whether SQLite's write lock is the session's since before the first statement of its
-    transaction.
-    """
+    """Whether SQLite's write lock is the session's since before its first statement."""
     transaction = session.sync_session.get_transaction()
     return transaction is not None and session.info.get(_WRITING_IN) is transaction
 
@@ -326,9 +312,7 @@ def is_writing_alone(session: AsyncSession) -> bool:
 async def write_alone(
     session: AsyncSession, connection: AsyncConnection, timeout_s: float | None
 ) -> bool:
-    """Begin the session's transaction as the only one that writes to the file until it ends, and
-    return whether that was granted in time.
-    """
+    """Begin the session's transaction as the only one that writes; False if not in time."""
     ends_at = None if timeout_s is None else monotonic() + timeout_s
     while True:
         left_s = FILE_WAIT_S_MAX if ends_at is None else max(0.0, ends_at - monotonic())
@@ -345,9 +329,7 @@ async def write_alone(
 
 @asynccontextmanager
 async def outside_of_transaction(connection: AsyncConnection) -> AsyncIterator[None]:
-    """Leave a transaction that the host's engine has begun and that did nothing so far; in the
-    block, another may be begun.
-    """
+    """Leave, in the block, a transaction that the host's engine began and nobody used."""
     begun_by_host = await is_in_transaction(connection)
     if begun_by_host:
         # It may have begun as a writing one: then the holder that is waited for could not commit.

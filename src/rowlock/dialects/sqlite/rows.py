@@ -64,9 +64,7 @@ _PLAIN = (Boolean, Date, DateTime, Float, Integer, Numeric, String, Uuid)
 
 
 def is_read_alike(type_: TypeEngine[Any]) -> bool:
-    """Return whether a value of the type is the same, in Python, whenever it is read: a host's own
-    may compare as it likes.
-    """
+    """Return whether a value of the type is the same, in Python, whenever it is read."""
     return isinstance(innermost(type_, _dialect()), _PLAIN) and is_ours(type_, _dialect())
 
 

@@ -53,18 +53,14 @@ __all__ = ["Hops", "HopsCursor", "hops_of", "in_one_hop_each"]
 
 
 ROWS_MAX = 1000
-"""How many rows a hop brings. A cursor with more rows stays open, so that what is streamed is
-never in memory as a whole.
-"""
+"""How many rows a hop brings; a cursor with more stays open, so that streams need no memory."""
 
 _HOPS = "rowlock_hops"
 
 
 @contextmanager
 def in_one_hop_each(connection: AsyncConnection) -> Iterator[None]:
-    """Let the statements of `connection` take one hop each in the block, which is the work of a
-    transaction of ours.
-    """
+    """Let the statements of `connection` take one hop each in the block."""
     assert connection.sync_connection is not None
     pooled = connection.sync_connection.connection
     driver, info = pooled.driver_connection, pooled.info
@@ -103,9 +99,7 @@ def _is_known(driver: object) -> bool:
 
 
 class _Begin(NamedTuple):
-    """A BEGIN that is yet to be sent, and the busy timeout that it is to have, if that is not the
-    usual one.
-    """
+    """A BEGIN that is yet to be sent, and its busy timeout in milliseconds, if not the usual."""
 
     sql: str
     wait_ms: int | None
@@ -122,9 +116,7 @@ class _Begin(NamedTuple):
 
 
 class Hops:
-    """The way of one transaction to the thread of its connection; `driver` is an
-    `aiosqlite.Connection`.
-    """
+    """The way of one transaction to the thread of its `aiosqlite.Connection`."""
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
@@ -162,9 +154,7 @@ class Hops:
             self._expected = None
 
     def takes(self, sql: str) -> bool:
-        """Whether `sql` is a BEGIN that will be sent along; a listener of the host's may have
-        written a comment beside it.
-        """
+        """Whether `sql` is a BEGIN to be sent along, with a comment of a host's listener."""
         if self._expected is None or self._expected.sql not in sql:
             return False
         self._begin = self._expected._replace(sql=sql)
@@ -203,9 +193,7 @@ class Hops:
 
 
 class HopsCursor:
-    """Stands in for `aiosqlite.Cursor`, as far as SQLAlchemy uses it; all that it returns comes
-    with `execute`.
-    """
+    """Stands in for `aiosqlite.Cursor`, as far as SQLAlchemy uses it; reads with `execute`."""
 
     def __init__(self, hops: Hops) -> None:
         self._hops = hops
@@ -292,9 +280,7 @@ class HopsCursor:
 
 
 class _SkippedRollback:
-    """The `rollback` of a connection that goes back to its pool: worth a hop if something is under
-    way. Counts once.
-    """
+    """Skips the hop of a pool's `rollback` if nothing is under way. Counts once."""
 
     def __init__(self, driver: Any) -> None:
         self._driver, self._roll_back = driver, driver.rollback
@@ -360,9 +346,7 @@ async def take_write_lock(connection: AsyncConnection, wait_s: float) -> None:
 
 
 STATEMENT_S_MAX = 0.1
-"""How long a statement may still run whose transaction is given up, in seconds; then it is
-stopped.
-"""
+"""How long a statement may run on whose transaction is given up, in seconds."""
 
 
 class SqliteTransactions(TransactionDialect):
