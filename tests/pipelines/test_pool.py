@@ -1,4 +1,4 @@
-"""Tests of the pool: each row has a task of its own, and whoever is free gets the next one."""
+"""Tests of the pool: each row has variables of its own, and whoever is free gets the next one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events
 from .blocking import until_so
-from .scenes import add, hang, is_free, read, read_all, until
+from .scenes import add, hang, is_free, now, read, read_all, until
 from .told import told
 
 SEEN: ContextVar[str] = ContextVar("SEEN", default="nothing")
@@ -178,6 +178,34 @@ async def test_a_worker_from_which_something_escapes_rests(
     assert asyncio.get_running_loop().time() - began_at > 0.3
     assert [event.loop for event in heard.of(events.LoopReplaced)][:3] == ["worker 1"] * 3
     assert [line.extra["loop"] for line in told(caplog, "died and is replaced")][:1] == ["worker 1"]
+
+
+class Stumbling(Worker[Any]):
+    """Raises in its first step, the first time; notes the times."""
+
+    began_at: ClassVar[list[float]] = []
+
+    async def work(self, item: PipelineItem[Any]) -> None:
+        self.began_at.append(now())
+        if len(self.began_at) == 1:
+            raise ValueError("a bug")
+        await super().work(item)
+
+
+class StumblingPipeline(VolumePipeline):
+    worker_class = Stumbling
+
+
+@virtual_time
+async def test_a_worker_that_rests_holds_up_no_other(virtual_database: TemporaryDatabase) -> None:
+    """It was woken for all that is queued, and those who are free would rest with it."""
+    Stumbling.began_at.clear()
+    await add(virtual_database, Volume(), Volume())
+    pipeline = StumblingPipeline(workers_num=2)
+    async with PipelineManager(virtual_database.session_factory, [pipeline]):
+        await until(lambda: len(Stumbling.began_at) > 1)
+    first, second, *_ = Stumbling.began_at
+    assert second == first
 
 
 @virtual_time

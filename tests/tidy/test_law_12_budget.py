@@ -31,7 +31,7 @@ LINES = {
     "streams": 14362,
     "telemetry": 1238,
     "testing": 5297,
-    "tests": 124883,
+    "tests": 124946,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 280

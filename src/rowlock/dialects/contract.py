@@ -464,9 +464,9 @@ class LeaseDialect(ABC):
         values: Callable[[Mapping[str, ColumnElement[Any]]], ColumnValues],
     ) -> Executable:
         """Return a statement that locks those rows of `unnested` that are free and still carry
-        their tokens, writes them, and gives their number, and their keys unless these are all
-        ``rowlock_count`` rows. One whose stamp is ahead of the clock is left out. Asked where the
-        table `has_places`; `values` is given the columns of `slots` by their names.
+        their tokens, writes them, and gives their count, and the first slot of each unless these
+        are all ``rowlock_count`` rows. One whose stamp is ahead of the clock is left out. Asked
+        where the table `has_places`; `values` is given the columns of `slots` by their names.
         """
         raise NotImplementedError
 

@@ -395,25 +395,16 @@ async def write_free(
         own = [slots[place] for place in differing]
         if not (_are_alike(leased, shape) and dialect.takes_arrays(own) and can_be_kept(shape)):
             continue
-        build = partial(dialect.guarded_update, leased, own, partial(set_clause, shape))
+        numbered, columns = [_NUMBER, *own], [group.numbers, *_columns(group.rows, differing)]
+        build = partial(dialect.guarded_update, leased, numbered, partial(set_clause, shape))
         statement = leased.prepared((write_free, dialect, shape, differing), build)
-        given = dialect.held_parameters(
-            leased, group.leases, own, columns=_columns(group.rows, differing)
-        )
+        given = dialect.held_parameters(leased, group.leases, numbered, columns=columns)
         if given is None:
             continue
         parameters = given | _equal_parameters(slots, group.rows[0], differing=differing)
         parameters["rowlock_count"] = len(group.leases)
-        count, keys = (await connection.execute(statement, parameters)).one()
-        if count == len(group.leases):
-            made.update(group.numbers)
-        elif keys:
-            there = frozenset(keys)
-            made |= {
-                number
-                for number, (key, _) in zip(group.numbers, group.leases, strict=True)
-                if key in there
-            }
+        count, some = (await connection.execute(statement, parameters)).one()
+        made.update(group.numbers if count == len(group.leases) else some or ())
     return frozenset(made)
 
 

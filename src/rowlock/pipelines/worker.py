@@ -460,6 +460,8 @@ class Pool(Generic[ModelT]):
         self._busy -= 1
         if error is not None and not self.context.check_ending():
             self._rest(worker, error)
+            # It may have been the one that was woken for all.
+            self.feed()
         else:
             if self._deaths:
                 self._deaths.pop(worker, None)

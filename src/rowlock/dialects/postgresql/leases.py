@@ -488,10 +488,9 @@ class PostgresqlLeases(LeaseDialect):
     ) -> Executable:
         given = self.unnested(leased, slots)
         last = leased.column("last_processed_at")
+        own = [given.c[name] for name, _ in slots]
         free = (
-            select(
-                *_place_of(leased), leased.key.label("key"), *(given.c[name] for name, _ in slots)
-            )
+            select(*_place_of(leased), leased.key.label("rowlock_key"), *own)
             .where(
                 leased.key == given.c.key,
                 leased.column("lock_token") == given.c.token,
@@ -502,14 +501,14 @@ class PostgresqlLeases(LeaseDialect):
         )
         written = (
             update(leased.table)
-            .where(_is_in(leased, free), leased.key == free.c.key)
+            .where(_is_in(leased, free), leased.key == free.c.rowlock_key)
             .values(values({name: free.c[name] for name, _ in slots}))
-            .returning(leased.key.label("key"))
+            .returning(free.c[slots[0][0]].label("number"))
             .cte("rowlock_written")
         )
         are_all = func.count() == bindparam("rowlock_count", type_=Integer)
-        keys = func.array_agg(written.c.key, type_=ARRAY(leased.key.type))
-        return select(func.count(), case((are_all, null()), else_=keys)).select_from(written)
+        numbers = func.array_agg(written.c.number, type_=ARRAY(Integer))
+        return select(func.count(), case((are_all, null()), else_=numbers)).select_from(written)
 
     def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> TableValuedAlias:
         leases = [("key", leased.key.type), ("token", leased.column("lock_token").type)]
