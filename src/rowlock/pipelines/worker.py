@@ -460,11 +460,9 @@ class Pool(Generic[ModelT]):
         self._busy -= 1
         if error is not None and not self.context.check_ending():
             self._rest(worker, error)
-            # It may have been the one that was woken for all.
             self.feed()
         else:
-            if self._deaths:
-                self._deaths.pop(worker, None)
+            self._deaths.pop(worker, None)
             self._make_idle(worker)
         if self._idle_again is not None and not self._idle_again.done():
             self._idle_again.set_result(None)
