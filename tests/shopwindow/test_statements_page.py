@@ -31,8 +31,8 @@ WIDTH = 96
 DRIVERS = ("aiosqlite", "asyncpg")
 """Whose parameters the page shows."""
 _BLOCK = re.compile(r"<!-- (?P<name>\w+ \w+) -->\n```sql\n(?P<text>.*?)```\n", re.DOTALL)
-_VARIES = re.compile(r"[0-9a-f]{32}|\d{4}-\d\d-\d\d .*")
-"""Tokens and times, as they are bound on SQLite."""
+_VARIES = re.compile(r"[0-9a-f]{32}|\d{4}-\d\d-\d\d .*|\[\[.*")
+"""Tokens and times, as they are bound on SQLite, and the JSON that brings rows of them."""
 _PARAMETER = re.compile(r"\$(?P<number>\d+)(?:::(?:TIMESTAMP WITH TIME ZONE|[A-Z]+)(?:\[\])?)?|\?")
 _LITERAL = re.compile(r"'[^']*'")
 _BREAK = re.compile(
@@ -116,6 +116,9 @@ async def statements_of(database: TemporaryDatabase) -> dict[str, str]:
     async with database.session_factory.begin() as session:
         session.add_all([page.Volume(id=1), page.Volume(id=2)])
     async with stepping(database.session_factory, page.VolumePipeline()) as steps:
+        if database.dialect_name == "postgresql":
+            # As a manager does before its first fetch.
+            await steps.run.fetcher._check_times()
         with heard_by(database) as claim:
             items = await steps.fetch_once()
         steps.run.context.queue.discard(items)
