@@ -11,8 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from rowlock.database.faults import is_outage
-from rowlock.insight import Insight, Level
-from rowlock.insight.checking import checkup, claim_plan
+from rowlock.insight import Insight, Level, checkup, claim_plan
 from rowlock.rows.database_time import database_time_after
 from rowlock.testing import TemporaryDatabase
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from rowlock import LockColumns, ScheduleColumns
 from rowlock.dispatch import DispatchColumns, dispatch_columns, dispatch_indexes
 from rowlock.insight import Insight, Level
-from rowlock.insight.checking.checkup import WORK_NAMES
+from rowlock.insight.checkup import WORK_NAMES
 from rowlock.rows.migrations import set_fillfactor
 from rowlock.streams import EventColumns, StepContext, Streams
 from rowlock.streams.migrations import add_stream_tables

@@ -14,9 +14,9 @@ from sqlalchemy import MetaData, event, insert, select
 
 from rowlock import Apply, Park, PipelineManager, Reset, Retry, events
 from rowlock.insight import Observer, insight_tables, replica_mark
-from rowlock.insight.history import entries as entries_module
-from rowlock.insight.history import recorder as recorder_module
-from rowlock.insight.history.entries import (
+from rowlock.insight import history as entries_module
+from rowlock.insight import recorder as recorder_module
+from rowlock.insight.history import (
     TRACE_IDS,
     EntryKind,
     NotedEvent,
@@ -24,7 +24,7 @@ from rowlock.insight.history.entries import (
     entry_of,
     stored_key,
 )
-from rowlock.insight.history.recorder import HistoryRecorder
+from rowlock.insight.recorder import HistoryRecorder
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Run, RunPipeline, VolumePipeline, heard_events

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from rowlock import PipelineManager, events
 from rowlock.insight import Insight, Observer
-from rowlock.insight.history import recorder as recorder_module
+from rowlock.insight import recorder as recorder_module
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Run, RunPipeline, heard_events

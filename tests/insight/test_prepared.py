@@ -13,8 +13,7 @@ from typing import Final
 import pytest
 from sqlalchemy import text
 
-from rowlock.insight import Insight
-from rowlock.insight.dialects import postgresql
+from rowlock.insight import Insight, dialects
 from rowlock.insight.headlines import ended, transaction_text
 from rowlock.insight.verdicts import TouchingTransaction
 from rowlock.testing import TemporaryDatabase
@@ -72,7 +71,7 @@ async def test_a_prepared_transaction_is_named(
     """A coordinator that died between two phases would keep rows from every claim, behind restarts
     of the server, too, and nobody could tell why.
     """
-    monkeypatch.setattr(postgresql, "LEFT_AFTER", timedelta(0))
+    monkeypatch.setattr(dialects, "LEFT_AFTER", timedelta(0))
     await furnish(postgresql_database, Scene({"due_at": at(-3600)}))
     insight, user = await asked(postgresql_database)
     async with prepared(postgresql_database, FORGOTTEN[what]) as gid:
@@ -122,7 +121,7 @@ async def test_what_is_about_to_be_committed_or_has_only_read_is_no_trouble(
 
     async with prepared(postgresql_database, "UPDATE volumes SET secret = 'x'") as gid:
         assert not await is_told()
-        monkeypatch.setattr(postgresql, "LEFT_AFTER", timedelta(0))
+        monkeypatch.setattr(dialects, "LEFT_AFTER", timedelta(0))
         assert await is_told()
         await do(postgresql_database, end_of(gid))
     async with prepared(postgresql_database, "SELECT * FROM volumes"):

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import ConfigurationError
 from rowlock.insight import Explanation, Verdict
-from rowlock.insight.dialects.insight_dialect import INSIGHT
+from rowlock.insight.insight_dialect import INSIGHT
 from rowlock.testing import TemporaryDatabase
 
 from .shop import Scene, Volume, VolumePipeline, at, furnish, insight_of

@@ -11,8 +11,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import UserDefinedType
 
 from rowlock import Apply, LockColumns, Outcome, Pipeline, PipelineItem, ScheduleColumns, due_index
-from rowlock.insight import Insight
-from rowlock.insight.checking import claim_plan
+from rowlock.insight import Insight, claim_plan
 from rowlock.testing import TemporaryDatabase
 
 from .shop import UNTIMED

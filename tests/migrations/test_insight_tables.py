@@ -11,8 +11,12 @@ from sqlalchemy import MetaData, inspect, text
 
 from rowlock import ConfigurationError
 from rowlock.insight import insight_tables
-from rowlock.insight.history.columns import add_history_table, drop_history_table
-from rowlock.insight.migrations import add_insight_tables, drop_insight_tables
+from rowlock.insight.migrations import (
+    add_history_table,
+    add_insight_tables,
+    drop_history_table,
+    drop_insight_tables,
+)
 from rowlock.testing import TemporaryDatabase
 
 from .conftest import WithOp, picture

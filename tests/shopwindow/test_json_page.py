@@ -15,7 +15,7 @@ import pytest
 from rowlock.cli.answering import failure_document
 from rowlock.errors import AppError
 from rowlock.insight.actions import ActionDone
-from rowlock.insight.checking.code import Findings
+from rowlock.insight.findings import Findings
 from rowlock.insight.rehearsal import ColumnChange, Rehearsal, RowRehearsal
 from rowlock.insight.schemas import DOCUMENTS, schema_of
 from rowlock.insight.steering import Act

@@ -36,8 +36,8 @@ from rowlock.errors import (
     describe,
 )
 from rowlock.insight.apps import app_named, imported, insight_of_app
-from rowlock.insight.dialects.insight_dialect import is_locked_out
 from rowlock.insight.insight import Insight
+from rowlock.insight.insight_dialect import is_locked_out
 from rowlock.insight.shown import shown
 from rowlock.insight.steering import NotPausable
 from rowlock.spi import is_outage

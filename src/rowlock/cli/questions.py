@@ -11,12 +11,12 @@ from typing import Final
 
 from rowlock.cli.answering import add_app_arguments, answered, watched
 from rowlock.errors import AppError
-from rowlock.insight.checking.claim_plan import PipelineView
+from rowlock.insight.claim_plan import PipelineView
 from rowlock.insight.explanation import Explanation
-from rowlock.insight.history.timeline import ENTRIES_MAX
 from rowlock.insight.insight import Insight
 from rowlock.insight.listing import PAGE_ROWS, PAGE_ROWS_MAX, ListedState
 from rowlock.insight.status import Status
+from rowlock.insight.timeline import ENTRIES_MAX
 
 WATCH_S_MIN: Final = 1.0
 WATCH_S_MAX: Final = 3600.0

@@ -39,7 +39,7 @@ PARTS = {
     "bulk": "rowlock.dialects.contract.BulkDialect",
     "streams": "rowlock.streams.dialects.stream_dialect.StreamDialect",
     "folds": "rowlock.streams.dialects.stream_dialect.FoldDialect",
-    "insight": "rowlock.insight.dialects.insight_dialect.InsightDialect",
+    "insight": "rowlock.insight.insight_dialect.InsightDialect",
 }
 """What a dialect consists of: the name of each part, and the abstract class that it implements."""
 

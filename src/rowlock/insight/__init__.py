@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from rowlock.errors import AppError
 from rowlock.insight.actions import ActionDone
-from rowlock.insight.checking.claim_plan import ClaimPlan, PipelineView
-from rowlock.insight.checking.code import Finding, Level
+from rowlock.insight.claim_plan import ClaimPlan, PipelineView
 from rowlock.insight.explanation import Explanation, ExplanationLine, PipelineExplanation, SeenLease
-from rowlock.insight.history.timeline import Timeline, TimelineEntry
+from rowlock.insight.findings import Finding, Level
 from rowlock.insight.insight import Insight, InsightLimits
 from rowlock.insight.listing import ListedRow, ListedState, RowPage
 from rowlock.insight.observer import Observer
@@ -24,6 +23,7 @@ from rowlock.insight.steering import (
     RowNotFound,
 )
 from rowlock.insight.tables import InsightTables, insight_tables
+from rowlock.insight.timeline import Timeline, TimelineEntry
 from rowlock.insight.verdicts import Verdict
 from rowlock.spi import mark_of, replica_mark
 

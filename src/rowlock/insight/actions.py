@@ -24,8 +24,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock import Pipeline, hint_after_commit, pipeline_hinter
 from rowlock.clock import monotonic
 from rowlock.insight.databases import time_left
-from rowlock.insight.history.recorder import tell_action
 from rowlock.insight.naming import mapped_model, pipeline_named, read_key
+from rowlock.insight.recorder import tell_action
 from rowlock.insight.shown import iso, shown
 from rowlock.insight.steering import (
     Act,

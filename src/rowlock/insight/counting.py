@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import describe
 from rowlock.insight.databases import AwayDatabase
-from rowlock.insight.dialects.insight_dialect import INSIGHT
+from rowlock.insight.insight_dialect import INSIGHT
 from rowlock.insight.listing import ListedState, StateQuestion, read_keys
 from rowlock.insight.questions import (
     PAUSE_NAMES,

@@ -23,14 +23,13 @@ from rowlock import Pipeline, PipelineManager
 from rowlock.clock import monotonic
 from rowlock.errors import AppError, ConfigurationError, OutcomeError
 from rowlock.insight.actions import Actions
-from rowlock.insight.checking.checkup import beside_tables, not_looked_at, table_checks
-from rowlock.insight.checking.claim_plan import (
+from rowlock.insight.checkup import beside_tables, not_looked_at, table_checks
+from rowlock.insight.claim_plan import (
     ClaimPlan,
     PipelineView,
     claim_plan,
     unserved_remarks,
 )
-from rowlock.insight.checking.code import Finding, Findings, in_order
 from rowlock.insight.counting import status_of, waiting_of, with_replicas
 from rowlock.insight.databases import (
     Ask,
@@ -45,14 +44,14 @@ from rowlock.insight.databases import (
     raise_if_away,
     time_left,
 )
-from rowlock.insight.dialects.insight_dialect import INSIGHT
 from rowlock.insight.explanation import (
     Explanation,
     PipelineExplanation,
     SeenLease,
     explanation_without_pipeline,
 )
-from rowlock.insight.history.timeline import ENTRIES_MAX, Timeline, read_timeline
+from rowlock.insight.findings import Finding, Findings, in_order
+from rowlock.insight.insight_dialect import INSIGHT
 from rowlock.insight.listing import PAGE_ROWS, RowPage, page_read, state_question
 from rowlock.insight.naming import database_name, is_of, mapped_model, pipeline_named, read_key
 from rowlock.insight.observer import Observer
@@ -70,6 +69,7 @@ from rowlock.insight.rehearsal import IDS_MAX, PipelineRehearsal, Rehearsal
 from rowlock.insight.replicas import LiveReplicas, merged_replicas, read_replicas
 from rowlock.insight.status import PipelineStatus, Status
 from rowlock.insight.tables import InsightTables, PipelineHost, Sessions, engine_of, tables_of
+from rowlock.insight.timeline import ENTRIES_MAX, Timeline, read_timeline
 from rowlock.insight.verdicts import Facts
 from rowlock.rows.updates import compared_column
 from rowlock.spi import (

@@ -31,10 +31,10 @@ from rowlock.database.faults import is_of_the_server
 from rowlock.errors import ConfigurationError, PipelineError, TransactionTimeout, describe
 from rowlock.insight import replicas as presence
 from rowlock.insight.databases import DATABASES_AT_ONCE_MAX, asked_concurrently
-from rowlock.insight.dialects.insight_dialect import INSIGHT
-from rowlock.insight.history.recorder import HistoryRecorder
+from rowlock.insight.insight_dialect import INSIGHT
 from rowlock.insight.migrations import NAME_CHARS_MAX
 from rowlock.insight.questions import is_of_a_statement
+from rowlock.insight.recorder import HistoryRecorder
 from rowlock.insight.replicas import (
     DEAD_AFTER,
     Rates,

@@ -44,8 +44,8 @@ from sqlalchemy.sql.operators import and_ as and_operator
 from rowlock import Pipeline, database_now
 from rowlock.clock import JITTER
 from rowlock.errors import describe
-from rowlock.insight.dialects.insight_dialect import INSIGHT, is_locked_out
 from rowlock.insight.headlines import PLACES_MAX
+from rowlock.insight.insight_dialect import INSIGHT, is_locked_out
 from rowlock.insight.shown import duration, shown
 from rowlock.insight.tables import InsightTables
 from rowlock.insight.verdicts import (

@@ -48,7 +48,7 @@ from rowlock import (
 from rowlock.clock import monotonic, utc_now
 from rowlock.database.pools import SeparatePool
 from rowlock.errors import ConfigurationError, PipelineError
-from rowlock.insight.dialects.insight_dialect import INSIGHT
+from rowlock.insight.insight_dialect import INSIGHT
 from rowlock.insight.shown import iso, shown
 from rowlock.leases.acquire import Acquired
 from rowlock.leases.claim import load_rows

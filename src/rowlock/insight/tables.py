@@ -22,8 +22,14 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import Pipeline, database_now
 from rowlock.errors import ConfigurationError
-from rowlock.insight.history.columns import HISTORY, history_table
-from rowlock.insight.migrations import CONTROLS, REPLICAS, controls_columns, replicas_columns
+from rowlock.insight.migrations import (
+    CONTROLS,
+    HISTORY,
+    REPLICAS,
+    controls_columns,
+    history_table,
+    replicas_columns,
+)
 from rowlock.spi import Gate, LeasedTable, bind_of, check_session_factory
 
 
@@ -79,7 +85,7 @@ def insight_tables(
         manager = PipelineManager(sessions, pipelines, gates=[tables.pause_gate])
 
     `rowlock.insight.migrations.add_insight_tables` is the step of a migration that makes them, and
-    `rowlock.insight.history.columns.add_history_table` that for the history; autogenerate writes
+    `rowlock.insight.migrations.add_history_table` that for the history; autogenerate writes
     them, too. Called again, it returns the same tables.
 
     Args:

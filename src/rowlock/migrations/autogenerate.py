@@ -52,7 +52,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from rowlock import Pipeline, UtcDateTime
 from rowlock.errors import AppError, ConfigurationError
 from rowlock.insight.apps import app_named
-from rowlock.insight.dialects.insight_dialect import INSIGHT
+from rowlock.insight.insight_dialect import INSIGHT
 from rowlock.migrations.operations import (
     STEPS_MODULE,
     AddDueIndex,

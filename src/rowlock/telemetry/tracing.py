@@ -39,7 +39,7 @@ from opentelemetry.util.types import AttributeValue
 
 from rowlock import Outcome, PipelineHinter, PipelineItem, events, pipeline_hinter
 from rowlock.clock import utc_now
-from rowlock.insight.history.entries import TRACE_IDS
+from rowlock.insight.history import TRACE_IDS
 from rowlock.insight.shown import shown
 from rowlock.telemetry.trace_column import TraceColumn, read_traceparent
 

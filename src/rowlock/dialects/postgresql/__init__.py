@@ -22,7 +22,7 @@ POSTGRESQL = Dialect(
         "bulk": f"{_HERE}.rows:PostgresqlBulk",
         "streams": "rowlock.streams.dialects.postgresql:PostgresqlStreams",
         "folds": "rowlock.streams.dialects.postgresql:PostgresqlFolds",
-        "insight": "rowlock.insight.dialects.postgresql:PostgresqlInsight",
+        "insight": "rowlock.insight.dialects:PostgresqlInsight",
     },
     has_partial_indexes=True,
 )

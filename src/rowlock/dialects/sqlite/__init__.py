@@ -22,7 +22,7 @@ SQLITE = Dialect(
         "bulk": f"{_HERE}.rows:SqliteBulk",
         "streams": "rowlock.streams.dialects.sqlite:SqliteStreams",
         "folds": "rowlock.streams.dialects.sqlite:SqliteFolds",
-        "insight": "rowlock.insight.dialects.sqlite:SqliteInsight",
+        "insight": "rowlock.insight.dialects:SqliteInsight",
     },
     has_partial_indexes=True,
 )

@@ -6,7 +6,7 @@ way of an outcome, so it only notes. What is noted waits in a queue, one for eac
 writer has a task of its own; its transactions are short and bounded, and what fails is tried again,
 ever less often; the log says it once.
 
-Not here: what an entry says (``entries.py``).
+Not here: what an entry says (``history.py``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rowlock import Pipeline, PipelineManager, events
 from rowlock.clock import exponential, monotonic, sleep
 from rowlock.database.faults import is_of_the_values
 from rowlock.errors import describe
-from rowlock.insight.history.entries import (
+from rowlock.insight.history import (
     DELETED_AT_ONCE_MAX,
     ENDING_EVENTS,
     TRACE_IDS,

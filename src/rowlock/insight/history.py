@@ -27,9 +27,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock import events
 from rowlock.clock import monotonic
-from rowlock.insight.dialects.insight_dialect import INSIGHT
-from rowlock.insight.history.columns import COLUMNS_CHARS_MAX, ERROR_CHARS_MAX, KEY_CHARS_MAX
-from rowlock.insight.migrations import NAME_CHARS_MAX, PERSON_CHARS_MAX, REASON_CHARS_MAX
+from rowlock.insight.insight_dialect import INSIGHT
+from rowlock.insight.migrations import (
+    COLUMNS_CHARS_MAX,
+    ERROR_CHARS_MAX,
+    KEY_CHARS_MAX,
+    NAME_CHARS_MAX,
+    PERSON_CHARS_MAX,
+    REASON_CHARS_MAX,
+)
 from rowlock.insight.shown import shown
 from rowlock.insight.steering import Act
 from rowlock.spi import BULK, database_instant, database_time_after, replica_mark

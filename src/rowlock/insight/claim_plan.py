@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.dialects.contract import LEASES
 from rowlock.errors import ModelError
-from rowlock.insight.checking import code
-from rowlock.insight.dialects.insight_dialect import INSIGHT, IndexSeen, StorageSeen
+from rowlock.insight.findings import IndexWanted, index_of, sql_of
+from rowlock.insight.insight_dialect import INSIGHT, IndexSeen, StorageSeen
 from rowlock.insight.questions import RowAsked, ask_part, ask_value, conjuncts_of
 from rowlock.insight.shown import (
     REASON,
@@ -124,7 +124,7 @@ class ClaimSeen:
 
     pipeline: str
     served_by: str | None
-    wanted: code.IndexWanted | None
+    wanted: IndexWanted | None
     refused: str = ""
     may_pass: bool = False
 
@@ -258,7 +258,7 @@ async def _serving(
     return None
 
 
-def wanted_index(asked: RowAsked, dialect: Dialect, *, is_alone: bool) -> code.IndexWanted:
+def wanted_index(asked: RowAsked, dialect: Dialect, *, is_alone: bool) -> IndexWanted:
     """Return the index that serves the claims of a pipeline; that of the model, if it has one."""
     leased = asked.question.leased
     place, key = leased.column(order_column(leased).key), leased.key
@@ -284,12 +284,12 @@ def wanted_index(asked: RowAsked, dialect: Dialect, *, is_alone: bool) -> code.I
         leased.table.name, "due_at" if leased.has_schedule else "last_processed_at"
     )
     of_model = _of_model(asked, where, dialect, is_alone=is_alone)
-    return of_model or code.IndexWanted(name, parts, where)
+    return of_model or IndexWanted(name, parts, where)
 
 
 def _where_of(kept: list[Any], dialect: Dialect) -> str | None:
     try:
-        where = code.sql_of(and_(*kept), dialect) if kept else None
+        where = sql_of(and_(*kept), dialect) if kept else None
     # Values of some types have no text in SQL, and types of the host's raise what they like.
     except Exception:  # noqa: BLE001
         return None
@@ -298,11 +298,11 @@ def _where_of(kept: list[Any], dialect: Dialect) -> str | None:
 
 def _of_model(
     asked: RowAsked, where: str | None, dialect: Dialect, *, is_alone: bool
-) -> code.IndexWanted | None:
+) -> IndexWanted | None:
     leased = asked.question.leased
     place = leased.column(order_column(leased).key).name
     of_claims = [
-        code.index_of(index, dialect)
+        index_of(index, dialect)
         for index in leased.table.indexes
         if INDEX_INFO in index.info and index.columns and index.columns[0].name == place
     ]

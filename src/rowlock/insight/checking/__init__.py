@@ -1,1 +1,0 @@
-"""checking/: what `rowlock check` finds, and how to mend it."""

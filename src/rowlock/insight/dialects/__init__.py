@@ -1,1 +1,0 @@
-"""dialects/: what each database does its own way for questions, one file each."""

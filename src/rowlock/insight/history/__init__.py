@@ -1,1 +1,0 @@
-"""history/: what became of each row, written behind the commits of its outcomes."""
