@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.types import Receive, Scope, Send
 
-from rowlock.dashboard import serving
+from rowlock.dashboard.dashboard import KeyedDashboard
 from rowlock.testing import TemporaryDatabase
 
 from ..insight.shop import insight_of
@@ -54,7 +54,7 @@ async def test_the_key_stays_with_its_server(
     browser: Any, sqlite_database: TemporaryDatabase
 ) -> None:
     """A server on another port of the host receives nothing that lets it look or act."""
-    app = serving.KeyedDashboard(insight_of(sqlite_database), name="alice")
+    app = KeyedDashboard(insight_of(sqlite_database), name="alice")
     async with served(app) as keyed:
         other = OtherServer(keyed)
         async with served(other) as elsewhere:

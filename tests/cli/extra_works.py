@@ -78,7 +78,7 @@ async def _dashboard() -> None:
 
 
 async def _mcp() -> None:
-    importlib.import_module("rowlock.assistants.server")
+    importlib.import_module("rowlock.assistants")
 
 
 async def _opentelemetry() -> None:

@@ -14,7 +14,7 @@ from httpx import AsyncClient
 
 from rowlock.__main__ import main
 from rowlock.cli import windows
-from rowlock.dashboard.serving import KeyedDashboard, serve
+from rowlock.dashboard.dashboard import KeyedDashboard, serve
 from rowlock.errors import AppError
 from rowlock.testing import TemporaryDatabase
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from rowlock.cli import paper
+from rowlock.cli import may_embellish
 from rowlock.testing import TemporaryDatabase
 
 from ..insight.shop import SCENES, Scene, furnish
@@ -151,4 +151,4 @@ def test_a_watch_that_is_piped_draws_nothing(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(sys, "stdout", io.StringIO())
-    assert not paper.may_embellish()
+    assert not may_embellish()

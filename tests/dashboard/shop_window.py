@@ -17,7 +17,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from rowlock import LockColumns, PipelineManager, ScheduleColumns
 from rowlock.clock import utc_now
-from rowlock.dashboard import Dashboard, Viewer, ViewerAction, dashboard, guarding, live
+from rowlock.dashboard import Dashboard, Viewer, ViewerAction, dashboard, guarding, visits
 from rowlock.insight import insight_tables
 from rowlock.testing import TemporaryDatabase
 
@@ -51,7 +51,7 @@ def ago(seconds: float) -> datetime:
 def be_generous(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give a page, a part of it and an answer of the host a minute each."""
     monkeypatch.setattr(dashboard, "PAGE_S_MAX", 60.0)
-    monkeypatch.setattr(live, "PART_S_MAX", 60.0)
+    monkeypatch.setattr(visits, "PART_S_MAX", 60.0)
     monkeypatch.setattr(guarding, "AUTHORIZE_S_MAX", 60.0)
 
 

@@ -14,9 +14,8 @@ import anyio
 import pytest
 from httpx import AsyncClient
 
-from rowlock.dashboard import live
-from rowlock.dashboard.live import LiveResponse, LiveStreams, live_events
-from rowlock.dashboard.visits import RecentAnswers
+from rowlock.dashboard import visits
+from rowlock.dashboard.visits import LiveResponse, LiveStreams, RecentAnswers, live_events
 from rowlock.insight.databases import half_of_the_time, question_time
 from rowlock.testing import TemporaryDatabase
 
@@ -27,7 +26,7 @@ WAIT_S: Final = 30
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "LIVE_S", 0)
+    monkeypatch.setattr(visits, "LIVE_S", 0)
 
 
 async def taken(events: AsyncIterator[Any], count: int) -> list[tuple[str | None, str]]:
@@ -54,7 +53,7 @@ async def test_a_part_is_sent_when_it_has_changed() -> None:
 
 async def test_an_outage_is_told_and_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page would call itself live while the database is away, and show what was long ago."""
-    monkeypatch.setattr(live, "PART_S_MAX", 0.01)
+    monkeypatch.setattr(visits, "PART_S_MAX", 0.01)
     answers: list[Any] = ["a", TimeoutError(), RuntimeError("secret"), None, "a"]
 
     async def make() -> str:
@@ -83,12 +82,12 @@ async def test_a_part_has_time_for_the_database_that_works() -> None:
         return ""
 
     await taken(live_events(make, anyio.Event()), 2)
-    assert has[0] <= timedelta(seconds=live.PART_S_MAX / 2)
+    assert has[0] <= timedelta(seconds=visits.PART_S_MAX / 2)
 
 
 async def test_a_stream_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who may not look any more would look on for as long as the page is open."""
-    monkeypatch.setattr(live, "STREAM_S_MAX", 0)
+    monkeypatch.setattr(visits, "STREAM_S_MAX", 0)
 
     async def make() -> str:
         raise AssertionError
@@ -99,14 +98,14 @@ async def test_a_stream_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_streams_have_a_bound() -> None:
     """Somebody would open streams until the process has no file left for a database."""
     streams = LiveStreams()
-    for number in range(live.ROWS_WATCHED_MAX):
+    for number in range(visits.ROWS_WATCHED_MAX):
         assert streams.enter(f"row:{number}", is_row=True)
     assert not streams.enter("row:another", is_row=True)
     assert streams.enter("row:0", is_row=True)
     while not streams.is_full:
         assert streams.enter("pipelines:", is_row=False)
     assert not streams.enter("pipelines:", is_row=False)
-    assert sum(streams._open().values()) == live.STREAMS_MAX
+    assert sum(streams._open().values()) == visits.STREAMS_MAX
     streams.leave("row:1")
     assert streams.enter("row:another", is_row=True)
 
@@ -134,7 +133,7 @@ async def test_a_hundred_at_once_are_bounded() -> None:
     tasks = [asyncio.ensure_future(one(scope, receive, send)) for one in answers]
     async with asyncio.timeout(WAIT_S):
         await opened.wait()
-    assert (statuses.count(200), statuses.count(503)) == (live.STREAMS_MAX, 36)
+    assert (statuses.count(200), statuses.count(503)) == (visits.STREAMS_MAX, 36)
     closed.set()
     async with asyncio.timeout(WAIT_S):
         await asyncio.gather(*tasks)
@@ -145,7 +144,7 @@ async def test_a_hundred_at_once_are_bounded() -> None:
 
 async def test_a_browser_that_takes_nothing_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each viewer with a bad line would be a traceback in the host's log, or keep its stream."""
-    monkeypatch.setattr(live, "SEND_S_MAX", 0.01)
+    monkeypatch.setattr(visits, "SEND_S_MAX", 0.01)
     streams, never = LiveStreams(), asyncio.Event()
 
     async def make() -> str:
@@ -180,7 +179,7 @@ async def test_the_next_page_reloads_itself(
     await furnished(sqlite_database)
     async with browser(sqlite_database) as client:
         assert "hx-sse:connect" in (await client.get("/")).text
-        monkeypatch.setattr(live, "STREAMS_MAX", 0)
+        monkeypatch.setattr(visits, "STREAMS_MAX", 0)
         page = (await client.get("/")).text
         assert "hx-sse:connect" not in page
         assert '<meta http-equiv="refresh" content="10">' in page

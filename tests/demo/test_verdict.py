@@ -15,9 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.sql.expression import Executable
 
 from rowlock import database_now
+from rowlock.demo.command import DemoFinding, gather, judge
 from rowlock.demo.host import CatalogueFiles, Document
 from rowlock.demo.run import CHANGES, tables_in
-from rowlock.demo.verdict import DemoFinding, gather, judge
 from rowlock.testing import run_until_settled
 
 CONTENTS = {"a.txt": b"two\nlines\n", "b.txt": b"no\x00last\rnewline\nhere", "empty": b""}

@@ -23,7 +23,7 @@ from .test_history import TABLES, applied, history_of, make_tables, recorder_of
 BEATS_MAX = 20
 """How often a replica is asked until what it says is new."""
 
-LOG = "rowlock.insight.history"
+LOG = "rowlock.insight.recorder"
 FULL = {
     "sqlite": (
         "CREATE TRIGGER full_disk BEFORE INSERT ON rowlock_history"

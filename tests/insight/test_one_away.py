@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 
 from rowlock import Pipeline, PipelineManager
-from rowlock.assistants.server import Assistant
+from rowlock.assistants import Assistant
 from rowlock.cli.top_look import Look, title, trouble
 from rowlock.dashboard import Dashboard
 from rowlock.database.faults import is_of_a_database

@@ -24,7 +24,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from rowlock.cli import paper
+from rowlock.cli import handed_over, may_embellish, print_text, width, write_json
 from rowlock.clock import sleep
 from rowlock.errors import (
     AppError,
@@ -131,14 +131,14 @@ def _close(runner: asyncio.Runner, before: frozenset[threading.Thread], code: in
 def _printed(options: argparse.Namespace, answer: CommandAnswer) -> int:
     def write() -> None:
         if options.json:
-            paper.write_json(answer.to_dict())
+            write_json(answer.to_dict())
         else:
-            paper.print_text(answer.text(paper.width()), is_plain=options.no_colour)
+            print_text(answer.text(width()), is_plain=options.no_colour)
 
     code = NEEDS_PERSON if answer.needs_person else WELL
     if not all(getattr(answer, name, True) for name in _IS_THERE):
         code = NO_SUCH_ROW
-    return paper.handed_over(write, code, unwritten=MISUSED)
+    return handed_over(write, code, unwritten=MISUSED)
 
 
 async def _asked(options: argparse.Namespace, ask: Ask, within_s: float) -> CommandAnswer:
@@ -183,7 +183,7 @@ def failed(options: argparse.Namespace, error: Exception) -> int:
     if options.traceback:
         traceback.print_exception(error, file=sys.stderr)
     if options.json:
-        paper.write_json(failure_document(error))
+        write_json(failure_document(error))
     else:
         print(f"rowlock: {message_of(error)}", file=sys.stderr)
     return code
@@ -265,9 +265,8 @@ def _print(options: argparse.Namespace, answer: CommandAnswer | Exception) -> No
         )
         print(json.dumps(document, ensure_ascii=False), flush=True)
         return
-    is_drawn = paper.may_embellish() and not options.no_colour
-    width = paper.width()
-    text = f"? {message_of(answer)}" if isinstance(answer, Exception) else answer.text(width)
+    is_drawn = may_embellish() and not options.no_colour
+    text = f"? {message_of(answer)}" if isinstance(answer, Exception) else answer.text(width())
     if is_drawn:
         print(HOME_AND_CLEAR + _cut(text), end="", flush=True)
     else:

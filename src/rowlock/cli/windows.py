@@ -72,7 +72,7 @@ def _run(
 
 
 async def _serve(options: argparse.Namespace) -> None:
-    from rowlock.dashboard.serving import KeyedDashboard, serve  # noqa: PLC0415 - an extra
+    from rowlock.dashboard.dashboard import KeyedDashboard, serve  # noqa: PLC0415 - an extra
 
     async with opened(options) as insight:
         app = KeyedDashboard(insight, name=user_at_host(), may_act=not options.look_only)
@@ -109,7 +109,7 @@ async def _served(options: argparse.Namespace) -> None:
         app = opened(options)
         insight = await app.__aenter__()
     try:
-        from rowlock.assistants.server import serve  # noqa: PLC0415 - it needs an extra
+        from rowlock.assistants import serve  # noqa: PLC0415 - it needs an extra
 
         await serve(insight, on_broken=_end)
     finally:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Final
 
-from rowlock.cli import paper
+from rowlock.cli import handed_over, write
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PAGES = (PACKAGE / "errors.md", PACKAGE.parents[1] / "docs" / "reference" / "errors.md")
@@ -61,7 +61,7 @@ def run_errors(options: argparse.Namespace) -> int:
 
 
 def _told(text: str) -> int:
-    return paper.handed_over(lambda: paper.write(text), DONE, unwritten=MISUSED)
+    return handed_over(lambda: write(text), DONE, unwritten=MISUSED)
 
 
 def page() -> str:
@@ -162,4 +162,4 @@ def run_completion(options: argparse.Namespace) -> int:
         print(f"rowlock completion: {NEEDS_EXTRA}", file=sys.stderr)
         return MISUSED
     script = shtab.complete(options.whole_parser, options.shell)
-    return paper.handed_over(lambda: paper.write(script), DONE, unwritten=MISUSED)
+    return handed_over(lambda: write(script), DONE, unwritten=MISUSED)

@@ -1,7 +1,13 @@
-"""`Dashboard`: the ASGI app, and the way of a request through it.
+"""`Dashboard`: the ASGI app, and the way of a request through it; and the dashboard alone, on a
+port of its own, for one person: ``rowlock dashboard``.
 
 The one idea: everything is decided in one place and in one order. A request is authorized before
 anything is asked, each answer has the same headers, and whatever fails is a page with a sentence.
+
+The address of the dashboard alone begins with a key that is new each time. Who has it may look and
+act, since that person can run the commands, too. The key is no cookie, since browsers send cookies
+to each server of the host, on any port; a path is sent to its own server alone, and the referrer
+policy keeps it out of requests to others.
 
 Not here: a lifespan. A mounted app gets none, and this one needs none: nothing is made before the
 first request, so a process may fork behind the import.
@@ -9,6 +15,9 @@ first request, so a process may fork behind the import.
 
 from __future__ import annotations
 
+import hmac
+import secrets
+import socket
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib.resources import files
@@ -22,21 +31,27 @@ from starlette.types import Receive, Scope, Send
 
 from rowlock import PipelineManager
 from rowlock.dashboard import pages
-from rowlock.dashboard.acting import act
 from rowlock.dashboard.guarding import (
     LOOK,
     NOT_ALLOWED,
     Authorize,
     Gatekeeper,
+    Viewer,
     ViewerAction,
     made_within,
     refusal_of,
     secured,
 )
-from rowlock.dashboard.live import LiveStreams
-from rowlock.dashboard.pages import Answer, Handler
-from rowlock.dashboard.visits import PageAddresses, PageVisit, RecentAnswers, ShownWings, render
-from rowlock.errors import ConfigurationError, describe
+from rowlock.dashboard.pages import Answer, Handler, act
+from rowlock.dashboard.visits import (
+    LiveStreams,
+    PageAddresses,
+    PageVisit,
+    RecentAnswers,
+    ShownWings,
+    render,
+)
+from rowlock.errors import AppError, ConfigurationError, describe
 from rowlock.insight.insight import Insight
 from rowlock.insight.observer import Observer
 from rowlock.insight.steering import Act, audit_refusal
@@ -237,3 +252,58 @@ def _refused(error: Exception, to: PageAddresses, *, path: str) -> Response:
     if path.startswith("/api/"):
         return pages.refused_as_json(refusal)
     return HTMLResponse(render("refused.html", to=to, refusal=refusal), refusal.status)
+
+
+KEY_BYTES: Final = 24
+DRAIN_S_MAX: Final = 5  # how long the server waits for open streams when it ends, in seconds
+
+
+class KeyedDashboard:
+    """A dashboard below a path that begins with its `key`."""
+
+    def __init__(self, insight: Insight, *, name: str, may_act: bool = True) -> None:
+        self.key = secrets.token_urlsafe(KEY_BYTES)
+        self._name, self._may_act = name, may_act
+        self._dashboard = Dashboard(insight, authorize=self._authorize)
+
+    async def _authorize(self, request: Request, action: ViewerAction) -> Viewer | None:
+        has_key = request.scope.get("root_path") == f"/{self.key}"
+        return Viewer(self._name) if has_key and (self._may_act or action.is_look) else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Mount the dashboard below its key; other paths are refused."""
+        if scope["type"] == "http":
+            first = scope["path"].removeprefix("/").partition("/")[0]
+            if hmac.compare_digest(first.encode(), self.key.encode()):
+                scope["root_path"] = f"/{self.key}"
+        await self._dashboard(scope, receive, send)
+
+
+async def serve(app: KeyedDashboard, *, host: str, port: int, told: Callable[[str], None]) -> None:
+    """Serve `app` until it is interrupted; `told` gets the address, with the key."""
+    import uvicorn  # noqa: PLC0415 - a host that mounts the dashboard has a server already
+
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,  # its lines would have the key
+        timeout_graceful_shutdown=DRAIN_S_MAX,
+        server_header=False,
+        lifespan="off",
+    )
+    # It listens before the address is printed: early clients wait.
+    with listening(host, port) as bound:
+        name = f"[{host}]" if ":" in host else host
+        told(f"http://{name}:{bound.getsockname()[1]}/{app.key}/")
+        await uvicorn.Server(config).serve([bound])
+
+
+def listening(host: str, port: int) -> socket.socket:
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address, family=family)
+    except OSError as error:
+        raise AppError(
+            f"the dashboard cannot listen on {host}, port {port}: {error.strerror or error}; name"
+            " another port or address: --port 0 takes a free one"
+        ) from error

@@ -2,6 +2,6 @@
 replicas and kills one of them.
 
 Start reading at ``host.py``, which is all that a host writes. ``run.py`` starts the replicas and
-kills one, ``verdict.py`` judges the run by a second count of the files and by what a trigger in the
+kills one, ``command.py`` judges the run by a second count of the files and by what a trigger in the
 database noted.
 """

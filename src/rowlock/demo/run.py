@@ -1,7 +1,7 @@
 """Runs the demo: makes its database, starts the replicas as processes, has them work off one row
 for each file, and kills one of them half-way.
 
-Not here: whether it went well (``verdict.py``).
+Not here: whether it went well (``command.py``).
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from rowlock.assistants import server as server_module
-from rowlock.assistants.server import Assistant, marked
+from rowlock import assistants
+from rowlock.assistants import Assistant, marked
 from rowlock.insight import Insight
 from rowlock.testing import TemporaryDatabase
 
@@ -69,9 +69,9 @@ async def test_an_answer_is_bounded(
     sqlite_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One question would fill the memory of whoever asks, or keep the database busy for ever."""
-    monkeypatch.setattr(server_module, "ANSWER_CHARS_MAX", 50)
+    monkeypatch.setattr(assistants, "ANSWER_CHARS_MAX", 50)
     assert len(marked("x" * 1000)) < 150
-    monkeypatch.setattr(server_module, "ANSWER_WITHIN_S", 0)
+    monkeypatch.setattr(assistants, "ANSWER_WITHIN_S", 0)
     answer = await asked(insight_of(sqlite_database), "status", is_error=True)
     assert "no answer from the database" in answer
 
@@ -104,8 +104,8 @@ async def test_so_many_questions_are_asked_at_once(
     monkeypatch.setattr(insight, "status", status)
     assistant = Assistant(insight)
     questions = [asyncio.create_task(assistant.answer("status", {})) for _ in range(12)]
-    while running < server_module.ASKED_AT_ONCE_MAX:  # noqa: ASYNC110 - nothing says how many run
+    while running < assistants.ASKED_AT_ONCE_MAX:  # noqa: ASYNC110 - nothing says how many run
         await asyncio.sleep(0)
     may_end.set()
     await asyncio.gather(*questions)
-    assert most == server_module.ASKED_AT_ONCE_MAX
+    assert most == assistants.ASKED_AT_ONCE_MAX
