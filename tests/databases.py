@@ -8,7 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 from sqlalchemy import URL
 
 from rowlock.testing import TemporaryDatabase
-from rowlock.testing.databases.temporary import (
+from rowlock.testing.databases import (
     create_postgresql_database,
     drop_postgresql_database,
 )

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rowlock import SettingsKeywords
 from rowlock.clock import JITTER
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.testing.databases.clock import DEFAULT_START
+from rowlock.testing.database_clock import DEFAULT_START
 
 # ---------------------------------------------------------------- lease states
 

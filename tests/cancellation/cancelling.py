@@ -13,7 +13,7 @@ from typing import Any, Final
 from sqlalchemy import text
 
 from rowlock.testing import TemporaryDatabase
-from rowlock.testing.crashes.killable_replica import observed
+from rowlock.testing.killable_replica import observed
 
 from ..host import Attachment, Run, Volume
 from ..leases.transactions import checked_out, file_may_be_written

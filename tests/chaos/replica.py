@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rowlock import PipelineManager
-from rowlock.testing.databases.temporary import connect_args
+from rowlock.testing.databases import connect_args
 from tests.chaos.host import BatchPipeline, JobPipeline, Traces
 
 GRACE_S = 8.0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rowlock.cli.top_screen import TopApp
 from rowlock.clock import monotonic
-from rowlock.testing.databases.temporary import open_sqlite_database
+from rowlock.testing.databases import open_sqlite_database
 
 from .watched_app import URL_VARIABLE, furnish, questions
 

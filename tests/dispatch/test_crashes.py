@@ -23,7 +23,7 @@ from rowlock.dispatch import (
     Task,
 )
 from rowlock.testing import Failpoints, TemporaryDatabase, crash_everywhere, virtual_time
-from rowlock.testing.crashes.failpoints import lose_connection
+from rowlock.testing.failpoints import lose_connection
 
 from .renders import Fleet, Render, Scenes, all_renders, settled, submit
 

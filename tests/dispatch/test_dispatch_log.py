@@ -13,7 +13,7 @@ from rowlock.testing import TemporaryDatabase, virtual_time
 
 from .renders import Fleet, Scenes, pipeline_of, settled, submit
 
-NAME = "rowlock.dispatch.dispatch_log"
+NAME = "rowlock.dispatch.placement"
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:

@@ -34,9 +34,9 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock.graph import default_runtime
 from rowlock.testing import DatabaseClock, Failpoints
-from rowlock.testing.crashes.failpoints import Boundary
-from rowlock.testing.databases.clock import follow_on_sqlite
-from rowlock.testing.databases.temporary import open_sqlite_database, without_durability
+from rowlock.testing.database_clock import follow_on_sqlite
+from rowlock.testing.databases import open_sqlite_database, without_durability
+from rowlock.testing.failpoints import Boundary
 
 from .stories import Scene, Story
 

@@ -29,7 +29,7 @@ from rowlock import (
 from rowlock.leases import acquire as take_module
 from rowlock.leases import related as related_module
 from rowlock.testing import TemporaryDatabase, stepping
-from rowlock.testing.databases import temporary as databases
+from rowlock.testing.databases import open_sqlite_database
 
 from ..host import HANG_S_MAX, Attachment, Base, Run, Volume, heard_events
 from .related_scenes import (
@@ -122,7 +122,7 @@ async def test_rows_of_another_database_are_refused(
     database: TemporaryDatabase, tmp_path: Path
 ) -> None:
     """Two databases have no transaction in common in which both rows could be freed."""
-    async with aclosing(databases.open_sqlite_database(tmp_path / "other.db")) as other:
+    async with aclosing(open_sqlite_database(tmp_path / "other.db")) as other:
         await other.create_tables(Base.metadata)
         await add_volume(database)
 

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Column, DateTime, Integer, MetaData, Table, func, insert, select, text
 
 from rowlock.testing import DatabaseClock, inline_sqlite_engine, virtual_time
-from rowlock.testing.databases.clock import follow_on_postgresql
+from rowlock.testing.database_clock import follow_on_postgresql
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from sqlalchemy import URL, Column, Integer, MetaData, Table, inspect, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from rowlock.testing import TemporaryDatabase
-from rowlock.testing.databases.temporary import Administration, ConnectionsLeftBehindError
+from rowlock.testing.databases import Administration, ConnectionsLeftBehindError
 
 from ..databases import postgresql_database
 
@@ -185,7 +185,7 @@ async def test_leaks_fail_a_test(tmp_path: Path, pytestconfig: pytest.Config) ->
         ),
         (
             "ERROR tests/test_leaks.py::test_leaks_a_connection -"
-            " rowlock.testing.databases.temporary.ConnectionsLeftBehindError"
+            " rowlock.testing.databases.ConnectionsLeftBehindError"
         ),
         "PASSED tests/test_leaks.py::test_is_tidy",
     ):

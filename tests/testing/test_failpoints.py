@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, text
 
 from rowlock.testing import Failpoints, TemporaryDatabase
-from rowlock.testing.crashes import failpoints as module
+from rowlock.testing import failpoints as module
 
 from ..leases.transactions import checked_out
 

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from rowlock.testing import inline_sqlite_engine, run_virtual, virtual_time
-from rowlock.testing.databases.inline_sqlite import InlineConnection
+from rowlock.testing.inline_sqlite import InlineConnection
 from rowlock.testing.virtual_time import START_S
 
 if TYPE_CHECKING:

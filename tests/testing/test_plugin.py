@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from rowlock.testing.teardown import _opened_in_loop
+from rowlock.testing.plugin import _opened_in_loop
 
 from ..shopwindow.programs import Ended, run_python
 from .host_project import (

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rowlock.testing import PostgresqlServer
-from rowlock.testing.databases.postgresql_server import machine_lock, server_parent
-from rowlock.testing.databases.temporary import creation_of
+from rowlock.testing.databases import creation_of, machine_lock, server_parent
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.testing.crashes.killable_replica import frames_of, observed
+from rowlock.testing.killable_replica import frames_of, observed
 
 pytestmark = pytest.mark.either_database
 

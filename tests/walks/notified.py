@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import Apply, LockColumns, Pipeline, PipelineItem, PipelineManager, events, subscribe
-from rowlock.testing.databases.temporary import connect_args
+from rowlock.testing.databases import connect_args
 
 NAME = "notified"
 """Under which the server knows its connections."""

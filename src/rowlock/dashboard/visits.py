@@ -63,6 +63,9 @@ if TYPE_CHECKING:
     from rowlock.streams import Streams
 
 
+# ---------------------------------------------------------------- pages that are kept up to date
+
+
 STREAMS_MAX: Final = 64
 ROWS_WATCHED_MAX: Final = 16  # most different rows that are watched at once
 STREAM_S_MAX: Final = 60.0  # seconds until the page opens a new stream, which is authorized anew
@@ -154,6 +157,9 @@ async def live_events(make: MakePart, ended: anyio.Event) -> AsyncIterator[Serve
             last = part
         with anyio.move_on_after(LIVE_S):
             await ended.wait()
+
+
+# ---------------------------------------------------------------- addresses
 
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")

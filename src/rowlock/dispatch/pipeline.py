@@ -23,11 +23,16 @@ from rowlock import Fetcher, Outcome, Pipeline, PipelineItem, PipelineStatistics
 from rowlock.dispatch.admission import Admission
 from rowlock.dispatch.attempt import Scratch
 from rowlock.dispatch.columns import DISPATCH_COLUMNS, is_active
-from rowlock.dispatch.delivery import Delivery, DeliveryContext
-from rowlock.dispatch.dispatch_log import DispatchLog
+from rowlock.dispatch.delivery import Delivery, DeliveryContext, StatusUpdates
 from rowlock.dispatch.engine import Balancer, Engine, Handler, PriorityLoadBalancer
 from rowlock.dispatch.engines.local import called, is_generator
-from rowlock.dispatch.placement import DispatchCounters, Placement, Provisioner, bring_forward
+from rowlock.dispatch.placement import (
+    DispatchCounters,
+    DispatchLog,
+    Placement,
+    Provisioner,
+    bring_forward,
+)
 from rowlock.dispatch.settings import (
     DISPATCH_NAMES,
     LEASES_PER_TICK_MAX,
@@ -37,7 +42,6 @@ from rowlock.dispatch.settings import (
     check_beside,
     retried_errors,
 )
-from rowlock.dispatch.status_updates import StatusUpdates
 from rowlock.errors import AdmissionRejected, ConfigurationError, Draining, ModelError
 from rowlock.spi import WORKERS_MAX, Duration, LeasedTable, ModelT, is_of_the_schema, is_transient
 

@@ -1,5 +1,5 @@
 """Finds a worker for a row; where there is none, brings the row forward when there is room, and
-asks for more workers.
+asks for more workers; and logs how rows find workers.
 
 Workers are asked one after the other, as the balancer orders them. A refusal goes on to the next; a
 worker that is gone is left out for a while; any other error is the engine's, but for what would end
@@ -13,6 +13,10 @@ the next look; until a row that was brought forward was offered here, no second 
 `Provisioner` asks after an overflow only, once for each key and within bounds. A machine takes
 minutes to come, and the host's call may return when it was asked for: so what was asked for counts
 as if it were there, until the engine shows a worker that was not there before.
+
+An overflow is expected, and a line of INFO. One of a row that has waited for half of its time is a
+WARNING: it comes before rows fail with ``capacity:``. That a thousand rows that wait are no flood
+of lines is seen to by ``logs.py``.
 """
 
 from __future__ import annotations
@@ -36,6 +40,41 @@ from rowlock.errors import NoWorkersAvailable, WorkerBusy, WorkerGone
 from rowlock.logs import get_logger
 from rowlock.spi import LeasedTable, is_free
 from rowlock.tasks import as_host_code
+
+logger = get_logger(__name__)
+
+
+class DispatchLog:
+    def __init__(self, name: str, *, deadline: timedelta) -> None:
+        self._name = name
+        self._deadline = deadline
+
+    def offering(self, rows: int, *, workers: int) -> None:
+        fields = {"pipeline": self._name, "rows": rows, "workers": workers}
+        logger.info("%s: rows offered: %d, workers: %d", self._name, rows, workers, extra=fields)
+
+    def overflowed(
+        self, row_id: object, refused: NoWorkersAvailable, *, waited: timedelta, rest: timedelta
+    ) -> None:
+        left, rest_s = max(self._deadline - waited, timedelta(0)), rest.total_seconds()
+        log = logger.warning if left <= self._deadline / 2 else logger.info
+        text = (
+            "%s: %s for row %s; it is offered again in %.0f s or when there is room, and fails in"
+            " %.0f s"
+        )
+        fields = {
+            "pipeline": self._name,
+            "row_id": row_id,
+            "asked": refused.asked,
+            "rest_s": rest_s,
+        }
+        log(text, self._name, refused.message, row_id, rest_s, left.total_seconds(), extra=fields)
+
+    def expired(self, row_id: object) -> None:
+        fields = {"pipeline": self._name, "row_id": row_id}
+        logger.warning(
+            "%s: row %s fails: no worker has done it in time", self._name, row_id, extra=fields
+        )
 
 
 @dataclass(slots=True)
@@ -134,8 +173,6 @@ async def bring_forward(
     )
     return frozenset((await connection.scalars(moved.returning(leased.key))).all())
 
-
-logger = get_logger(__name__)
 
 EVICTED_S = 30.0
 """How long a worker that was gone is not asked, in seconds."""

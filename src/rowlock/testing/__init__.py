@@ -13,12 +13,11 @@ Hypothesis. Not here: anything that production code needs.
 from __future__ import annotations
 
 from rowlock.testing.contract import PipelineContract
-from rowlock.testing.crashes.crash_everywhere import CrashContract, CrashError, crash_everywhere
-from rowlock.testing.crashes.failpoints import Failpoints
-from rowlock.testing.databases.clock import DatabaseClock
-from rowlock.testing.databases.inline_sqlite import inline_sqlite_engine
-from rowlock.testing.databases.postgresql_server import PostgresqlServer
-from rowlock.testing.databases.temporary import TemporaryDatabase, inline_sqlite_database
+from rowlock.testing.crash_everywhere import CrashContract, CrashError, crash_everywhere
+from rowlock.testing.database_clock import DatabaseClock
+from rowlock.testing.databases import PostgresqlServer, TemporaryDatabase, inline_sqlite_database
+from rowlock.testing.failpoints import Failpoints
+from rowlock.testing.inline_sqlite import inline_sqlite_engine
 from rowlock.testing.stepping import Step, StepKind, Steps, run_until_settled, stepping, take_step
 from rowlock.testing.virtual_time import (
     VirtualTimeLoop,

@@ -24,7 +24,7 @@ from sqlalchemy.types import TypeDecorator
 
 from rowlock import NOW_PLACEHOLDER, Apply, Delete, Outcome, Park, Reset, Retry, UtcDateTime
 from rowlock.spi import LeasedTable, column_of
-from rowlock.testing.extras import need
+from rowlock.testing.databases import need
 from rowlock.testing.stepping import Step, StepKind
 
 need("hypothesis", what_for="rowlock.testing.strategies")

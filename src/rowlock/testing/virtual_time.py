@@ -1,11 +1,12 @@
-"""An asyncio event loop on which time is moved, never waited for.
+"""Event loops of tests: one on which time is moved, never waited for; and one in a thread of its
+own, for async work that is done at once, wherever the caller is.
 
 The one idea: when no callback is ready the loop jumps to its next timer. Hours pass in
 milliseconds, and the order of events depends on the program alone. A program that can do nothing
 any more, or that never comes to rest, is an error with a list of the tasks concerned, not a hang.
 
 Not here: the database (`inline_sqlite` runs statements in the loop), the database's clock
-(``databases/clock.py``), and the choice among callbacks that are ready at the same time (first
+(``database_clock.py``), and the choice among callbacks that are ready at the same time (first
 come, first served). Real sockets are not supported: the loop would jump over the wait for them.
 `asyncio.to_thread` is: virtual time stands still while a thread runs.
 
@@ -19,7 +20,20 @@ import asyncio
 import functools
 import math
 import selectors
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    ParamSpec,
+    Self,
+    TypeVar,
+    TypeVarTuple,
+    Unpack,
+    overload,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
@@ -277,3 +291,31 @@ def _place(task: asyncio.Task[Any]) -> str:
     frames = task.get_stack(limit=1)
     coroutine = getattr(task.get_coro(), "__qualname__", repr(task.get_coro()))
     return f"{coroutine}, line {frames[0].f_lineno}" if frames else coroutine
+
+
+def run_in_thread(async_function: Callable[[], Coroutine[Any, Any, R]]) -> R:
+    """Run an async function to its end in a new loop; the calling thread waits."""
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="rowlock-test") as thread:
+        return thread.submit(lambda: asyncio.run(async_function())).result()
+
+
+class LoopInThread:
+    """A loop in a thread of its own, for what outlives a test; a context manager."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        # A daemon: unless closed, it would keep the process from ending.
+        self._thread = Thread(target=self._loop.run_forever, name="rowlock-test", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def run(self, async_function: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        """Run an async function to its end and return its result; the calling thread waits."""
+        return asyncio.run_coroutine_threadsafe(async_function(), self._loop).result()

@@ -25,7 +25,7 @@ from sqlalchemy.ext.asyncio import (
 )
 
 from rowlock.testing import DatabaseClock, run_virtual, virtual_time_now
-from rowlock.testing.databases.clock import follow_on_connection
+from rowlock.testing.database_clock import follow_on_connection
 
 from ..judge.history import historian_statements
 from .faulty_connection import FaultyConnection, SimulatedConnection

@@ -21,8 +21,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from rowlock.testing import DatabaseClock
-from rowlock.testing.databases.clock import follow_on_connection
-from rowlock.testing.databases.inline_sqlite import InlineConnection
+from rowlock.testing.database_clock import follow_on_connection
+from rowlock.testing.inline_sqlite import InlineConnection
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from sqlalchemy import delete, text
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 
 from rowlock.testing import Failpoints, TemporaryDatabase
-from rowlock.testing.crashes.failpoints import Boundary
+from rowlock.testing.failpoints import Boundary
 
 from ...failpoints.stories import Scene
 from ...failpoints.survivors import Nursery

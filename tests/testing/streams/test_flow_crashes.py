@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from rowlock.errors import PipelineError
 from rowlock.streams import Checkpoint, StepContext, StreamFlow, Streams
 from rowlock.testing import CrashError, TemporaryDatabase, virtual_time
-from rowlock.testing.crashes.killable_replica import KillableReplica
+from rowlock.testing.killable_replica import KillableReplica
 from rowlock.testing.streams import crash_flow_everywhere
 
 from . import house

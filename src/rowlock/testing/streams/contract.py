@@ -46,13 +46,13 @@ from rowlock.streams.flow import StreamFlow
 from rowlock.streams.inputs.event_log import APPEND_EVENTS_MAX, EventLog
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.pipeline import FlowPipeline
-from rowlock.testing.crashes.failpoints import (
+from rowlock.testing.databases import TemporaryDatabase
+from rowlock.testing.failpoints import (
     Boundary,
     CommittedWrites,
     Failpoints,
     lose_connection,
 )
-from rowlock.testing.databases.temporary import TemporaryDatabase
 from rowlock.testing.stepping import run_until_settled
 from rowlock.testing.streams.hidden_inputs import HiddenInputs
 from rowlock.testing.streams.recorded import SHOWN_MAX, FlowRecord, read_shards

@@ -21,10 +21,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from rowlock.errors import PipelineError
 from rowlock.streams.cut_plan import Checkpoint
 from rowlock.streams.flow import StreamFlow
-from rowlock.testing.crashes.crash_everywhere import CrashError, check_empty, empty
-from rowlock.testing.crashes.failpoints import Boundary, CommittedWrites
-from rowlock.testing.crashes.killable_replica import KillableReplica, without_logs
-from rowlock.testing.databases.temporary import TemporaryDatabase
+from rowlock.testing.crash_everywhere import CrashError, check_empty, empty
+from rowlock.testing.databases import TemporaryDatabase
+from rowlock.testing.failpoints import Boundary, CommittedWrites
+from rowlock.testing.killable_replica import KillableReplica, without_logs
 from rowlock.testing.streams.contract import Add, FlowTrial, add_events
 from rowlock.testing.streams.running import recorded
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import event
 
-from rowlock.testing.run_in_thread import run_in_thread
+from rowlock.testing.virtual_time import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

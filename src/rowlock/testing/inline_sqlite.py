@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from rowlock.testing.databases.clock import follow_on_sqlite
+from rowlock.testing.database_clock import follow_on_sqlite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from rowlock.testing.databases.clock import DatabaseClock
+    from rowlock.testing.database_clock import DatabaseClock
 
 BUSY_TIMEOUT_S: Final = 5.0
 """How long a statement waits for the lock of the file, by `loop.time()`; the default of sqlite3.

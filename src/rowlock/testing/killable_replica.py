@@ -36,8 +36,8 @@ from rowlock import Pipeline
 from rowlock.clock import sleep
 from rowlock.errors import PipelineError
 from rowlock.locks.locker import InMemoryLocker
-from rowlock.testing.crashes.failpoints import Boundary, Failpoints
-from rowlock.testing.databases.temporary import TemporaryDatabase
+from rowlock.testing.databases import TemporaryDatabase
+from rowlock.testing.failpoints import Boundary, Failpoints
 
 REAP_S_MAX: Final = 10.0  # longest wait for the cancelled tasks of a dead replica
 SERVER_S_MAX: Final = 10.0  # longest wait until a server notices that a connection was cut

@@ -49,9 +49,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from rowlock import Pipeline, events
 from rowlock.errors import PipelineError
 from rowlock.spi import LOCK_COLUMNS, LeasedTable, ModelT, keeps_time
-from rowlock.testing.crashes.killable_replica import KillableReplica
-from rowlock.testing.databases.clock import DEFAULT_START, DatabaseClock
-from rowlock.testing.databases.temporary import TemporaryDatabase
+from rowlock.testing.database_clock import DEFAULT_START, DatabaseClock
+from rowlock.testing.databases import TemporaryDatabase
+from rowlock.testing.killable_replica import KillableReplica
 from rowlock.testing.stepping import check_pipelines, stepping, tables_wanted
 
 WorldT = TypeVar("WorldT")

@@ -1,1 +1,0 @@
-"""Replicas that die, or are frozen, at every await and at every statement."""

@@ -1,1 +1,0 @@
-"""Databases of a test's own, and the clocks that they follow."""
