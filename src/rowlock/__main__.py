@@ -17,7 +17,7 @@ from typing import TextIO
 COMPLETION = "completion"
 COMMANDS: dict[str, tuple[str, str]] = {
     "check": (
-        "rowlock.cli.questions",
+        "rowlock.cli.commands",
         "say what is to be mended in the database, and write the migration",
     ),
     COMPLETION: ("rowlock.cli.without_app", "print what a shell needs to complete this"),
@@ -26,29 +26,29 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "rowlock.demo.command",
         "catalogue a folder with several replicas, one of them killed half-way",
     ),
-    "due": ("rowlock.cli.actions", "make a row due now"),
+    "due": ("rowlock.cli.commands", "make a row due now"),
     "errors": ("rowlock.cli.without_app", "say what an error means and what to change"),
-    "explain": ("rowlock.cli.questions", "say why a row or a pipeline waits, or who works on it"),
+    "explain": ("rowlock.cli.commands", "say why a row or a pipeline waits, or who works on it"),
     "export": (
         "rowlock.cli.without_app",
         "print the dashboard for Grafana, or the alerts for Prometheus",
     ),
     "mcp": ("rowlock.cli.windows", "let an assistant ask, over stdin and stdout"),
-    "park": ("rowlock.cli.actions", "set a row aside until it is put back"),
-    "pause": ("rowlock.cli.actions", "have a pipeline claim nothing, anywhere"),
-    "plan": ("rowlock.cli.questions", "say what would come of rows, without writing it"),
-    "release": ("rowlock.cli.actions", "free a row whose holder is gone"),
-    "resume": ("rowlock.cli.actions", "end the pause of a pipeline"),
-    "replicas": ("rowlock.cli.questions", "list the replicas, as they say themselves"),
-    "rows": ("rowlock.cli.questions", "list the rows of one state, a page of them"),
+    "park": ("rowlock.cli.commands", "set a row aside until it is put back"),
+    "pause": ("rowlock.cli.commands", "have a pipeline claim nothing, anywhere"),
+    "plan": ("rowlock.cli.commands", "say what would come of rows, without writing it"),
+    "release": ("rowlock.cli.commands", "free a row whose holder is gone"),
+    "resume": ("rowlock.cli.commands", "end the pause of a pipeline"),
+    "replicas": ("rowlock.cli.commands", "list the replicas, as they say themselves"),
+    "rows": ("rowlock.cli.commands", "list the rows of one state, a page of them"),
     "run": (
         "rowlock.cli.without_app",
         "run a program in which await may stand at the top, such as a page's",
     ),
-    "status": ("rowlock.cli.questions", "say whether anything waits too long"),
-    "timeline": ("rowlock.cli.questions", "say what happened to a row"),
+    "status": ("rowlock.cli.commands", "say whether anything waits too long"),
+    "timeline": ("rowlock.cli.commands", "say what happened to a row"),
     "top": ("rowlock.cli.windows", "show the status as a picture that keeps itself new"),
-    "unpark": ("rowlock.cli.actions", "put a parked row back"),
+    "unpark": ("rowlock.cli.commands", "put a parked row back"),
 }
 """The module of each command, and what it does in a line."""
 

@@ -11,7 +11,7 @@ import pytest
 from jsonschema import validate
 
 from rowlock.__main__ import command_parser
-from rowlock.cli.questions import check_words
+from rowlock.cli.commands import check_words
 from rowlock.errors import AppError
 from rowlock.insight.schemas import schema_of
 from rowlock.testing import TemporaryDatabase

@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock.__main__ import main
-from rowlock.cli import questions
+from rowlock.cli import commands
 from rowlock.cli.answering import ANSWER_WITHIN_S
 from rowlock.insight import Insight, InsightLimits
 from rowlock.insight.apps import insight_of_app
@@ -127,8 +127,8 @@ async def test_a_database_that_is_slow_is_asked_as_long_as_there_is_time(
     """At 3 a.m. a status of many pipelines would be an error, which says that the database is away,
     in place of the counts that there are.
     """
-    assert timedelta(seconds=ANSWER_WITHIN_S) > questions.STATUS_WITHIN
+    assert timedelta(seconds=ANSWER_WITHIN_S) > commands.STATUS_WITHIN
     await furnish(sqlite_database, Scene())
-    monkeypatch.setattr(questions, "STATUS_WITHIN", timedelta(0))
-    answer = await questions.status_in_time(insight_of(sqlite_database))
+    monkeypatch.setattr(commands, "STATUS_WITHIN", timedelta(0))
+    answer = await commands.status_in_time(insight_of(sqlite_database))
     assert "? pipelines without counts" in answer.text()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from rowlock.cli.actions import lasts, user_at_host
+from rowlock.cli.commands import lasts, user_at_host
 from rowlock.insight import insight_tables
 from rowlock.insight.migrations import PERSON_CHARS_MAX
 from rowlock.rows.database_time import database_time_after

@@ -23,7 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from rowlock.streams.statements import GatheredQuery
+from rowlock.streams.dialects.stream_dialect import GatheredQuery
 from rowlock.testing import TemporaryDatabase
 
 from .test_bulk import EMPTY, FULL, ODD, kinds

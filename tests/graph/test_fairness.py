@@ -14,7 +14,7 @@ from rowlock.graph import Graph, run_graph
 from rowlock.graph.event_loop import ASKS_MAX
 from rowlock.graph.processor import NodeStatus, Port
 from rowlock.graph.run import GraphRun
-from rowlock.graph.stock.branches import LimitProcessor
+from rowlock.graph.stock.carriers import LimitProcessor
 from rowlock.graph.stock.lanes import MapProcessor, consume
 from rowlock.testing import virtual_time
 

@@ -15,7 +15,7 @@ from rowlock.insight import Insight, Level
 from rowlock.insight.checkup import WORK_NAMES
 from rowlock.rows.migrations import set_fillfactor
 from rowlock.streams import EventColumns, StepContext, Streams
-from rowlock.streams.migrations import add_stream_tables
+from rowlock.streams.tables import add_stream_tables
 from rowlock.testing import TemporaryDatabase
 
 from .checking import Quiet, on_connection, spoil
@@ -119,6 +119,6 @@ async def test_a_host_with_streams(database: TemporaryDatabase) -> None:
         "column stalled is not in the database: add it",
         "index ix_rowlock_stream_log_stream_position of the model is not in the database: add"
         " ix_rowlock_stream_log_stream_position ON rowlock_stream_log (stream, position)",
-        "the table is not in the database: add_stream_tables(op), of rowlock.streams.migrations,"
+        "the table is not in the database: add_stream_tables(op), of rowlock.streams.tables,"
         " makes it",
     ]

@@ -13,13 +13,13 @@ from sqlalchemy.orm import DeclarativeBase, MappedAsDataclass, declarative_base
 from sqlmodel import SQLModel
 
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.streams.migrations import (
+from rowlock.streams.tables import (
+    StreamTables,
     add_stream_checks,
     add_stream_tables,
     drop_stream_checks,
     drop_stream_tables,
 )
-from rowlock.streams.tables import StreamTables
 from rowlock.testing import TemporaryDatabase
 
 from .conftest import WithOp, picture

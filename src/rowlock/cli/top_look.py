@@ -19,7 +19,7 @@ from datetime import UTC
 from typing import Any, Final
 
 from rowlock.cli.answering import ANSWER_WITHIN_S, message_of
-from rowlock.cli.questions import status_in_time
+from rowlock.cli.commands import status_in_time
 from rowlock.clock import monotonic
 from rowlock.insight.insight import Insight
 from rowlock.insight.replicas import ENDLESS, NOTHING, ReplicaState, summed

@@ -21,8 +21,8 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any, Final
 
-from rowlock.cli.actions import user_at_host
 from rowlock.cli.answering import INTERRUPTED, MISUSED, WELL, add_app_arguments, failed, opened
+from rowlock.cli.commands import user_at_host
 from rowlock.errors import describe
 
 HOST: Final = "127.0.0.1"

@@ -24,8 +24,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from rowlock.errors import GraphDeadlockError, InternalError
 from rowlock.graph.processor import EMPTY, Changes, Edge, NodeStatus
-from rowlock.graph.stock.branches import ResizeProcessor
-from rowlock.graph.stock.carriers import BARE, GONE
+from rowlock.graph.stock.carriers import BARE, GONE, ResizeProcessor
 from rowlock.graph.stock.lanes import Lane, MapProcessor
 from rowlock.graph.stock.sources import MemorySource
 from rowlock.graph.topology import Node, Topology, node_of

@@ -51,7 +51,7 @@ from rowlock.graph.operators import (
     source_of,
 )
 from rowlock.graph.processor import OutputPort, Place, Processor
-from rowlock.graph.stock.branches import (
+from rowlock.graph.stock.carriers import (
     BufferProcessor,
     DuplicateProcessor,
     LimitProcessor,

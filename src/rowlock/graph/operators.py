@@ -35,8 +35,7 @@ from rowlock.graph.host_code import (
 from rowlock.graph.processes import ProcessLane, check_travels
 from rowlock.graph.processor import OutputPort, Place, Processor
 from rowlock.graph.stock.batches import BatchMapProcessor, BatchProcessor
-from rowlock.graph.stock.branches import ResizeProcessor
-from rowlock.graph.stock.carriers import BARE, Carrier
+from rowlock.graph.stock.carriers import BARE, Carrier, ResizeProcessor
 from rowlock.graph.stock.lanes import (
     FlatMapProcessor,
     Lane,

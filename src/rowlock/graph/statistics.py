@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from rowlock.errors import shorten
 from rowlock.graph.processor import NodeStatus
-from rowlock.graph.stock.branches import ResizeProcessor
+from rowlock.graph.stock.carriers import ResizeProcessor
 from rowlock.graph.topology import Node, RaisedLater, Topology, node_of
 
 # ---------------------------------------------------------------- statistics

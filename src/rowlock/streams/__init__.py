@@ -27,17 +27,6 @@ from rowlock.streams.inputs.step_inputs import (
     Verification,
 )
 from rowlock.streams.inputs.table_source import EventColumns, TableSource
-from rowlock.streams.migrations import (
-    add_event_columns,
-    add_event_guard,
-    add_stream_checks,
-    add_stream_tables,
-    drop_event_columns,
-    drop_event_guard,
-    drop_stream_checks,
-    drop_stream_tables,
-    event_columns,
-)
 from rowlock.streams.outputs import Output
 from rowlock.streams.program import ExchangeStage, StreamStage
 from rowlock.streams.shards.layout import DynamicShards
@@ -50,6 +39,17 @@ from rowlock.streams.status import (
     StreamStatus,
 )
 from rowlock.streams.streams import Streams
+from rowlock.streams.tables import (
+    add_event_columns,
+    add_event_guard,
+    add_stream_checks,
+    add_stream_tables,
+    drop_event_columns,
+    drop_event_guard,
+    drop_stream_checks,
+    drop_stream_tables,
+    event_columns,
+)
 
 __all__ = [
     "FORGET",

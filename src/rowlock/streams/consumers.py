@@ -52,12 +52,12 @@ from rowlock.streams.cursors import (
     lock_discarding,
     move_cursor,
 )
+from rowlock.streams.dialects.stream_dialect import GatheredQuery, has_all, in_ranges
 from rowlock.streams.flow_view import check_shards, frontier_of, read_frontier
 from rowlock.streams.inputs.high_water import HighWater
 from rowlock.streams.inputs.source import QUERIES_MAX, NextRows, Source
 from rowlock.streams.inputs.step_inputs import FlowSources, StepInputs, inputs_of
 from rowlock.streams.settings import check_party, check_whole_number
-from rowlock.streams.statements import GatheredQuery, has_all, in_ranges
 
 
 @contextmanager

@@ -24,11 +24,11 @@ from rowlock.spi import BULK, Fenced, LeasedTable, fence
 from rowlock.stream_errors import ShardStateError
 from rowlock.streams.computing.hashing import BUCKETS, BucketRange, digest_of, merged
 from rowlock.streams.computing.rows import Decoder, SentMessages, SourceRows, divide
+from rowlock.streams.dialects.stream_dialect import write_rows
 from rowlock.streams.flow_view import Transact
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.replicas import OwnShard
 from rowlock.streams.shards.slow_calls import in_thread
-from rowlock.streams.statements import write_rows
 
 PARCEL_BYTES = 64 * 1024
 """A parcel that is longer is written in several rows, each for a part of the buckets."""

@@ -35,7 +35,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock.spi import BULK, BulkDialect, kept_statement
 from rowlock.streams.computing.compute import NO_STATE, KeyState
 from rowlock.streams.computing.hashing import BucketRange
-from rowlock.streams.statements import in_ranges, write_rows
+from rowlock.streams.dialects.stream_dialect import in_ranges, write_rows
 
 STALE_MAX = 64
 """So many more entries than timers may stand in the heap, beside one for each, before it is made

@@ -24,9 +24,9 @@ from rowlock.spi import BULK, attributes_of, check_kept, mapper_of, single_table
 from rowlock.streams.computing.encoding import Codec
 from rowlock.streams.consumers import Consumer, FlowWait, StepOutput
 from rowlock.streams.cursors import discard
+from rowlock.streams.dialects.stream_dialect import write_rows
 from rowlock.streams.inputs.source import Source
 from rowlock.streams.settings import check_whole_number
-from rowlock.streams.statements import write_rows
 from rowlock.streams.tables import StreamTables, key_of
 
 O = TypeVar("O")  # noqa: E741 - of an output

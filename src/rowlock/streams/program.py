@@ -34,11 +34,10 @@ from rowlock.streams.computing.hashing import is_storable
 from rowlock.streams.cut_plan import Checkpoint
 from rowlock.streams.folds import FoldModel, FoldStage, FoldTable
 from rowlock.streams.inputs.source import Source
-from rowlock.streams.migrations import NAME_CHARS_MAX
 from rowlock.streams.outputs import Output
 from rowlock.streams.settings import FlowSettings
 from rowlock.streams.shards.layout import DynamicShards
-from rowlock.streams.tables import StreamTables, key_of
+from rowlock.streams.tables import NAME_CHARS_MAX, StreamTables, key_of
 
 E = TypeVar("E")
 S = TypeVar("S")

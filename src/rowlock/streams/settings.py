@@ -25,7 +25,7 @@ from rowlock.streams.cut_plan import (
     STEP_ROWS_MAX,
     STEPS_AHEAD_MAX,
 )
-from rowlock.streams.migrations import NAME_CHARS_MAX
+from rowlock.streams.tables import NAME_CHARS_MAX
 
 ROWS_MAX: Final = 1_000_000
 BYTES_MAX: Final = 1 << 40

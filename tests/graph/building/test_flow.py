@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rowlock.graph.flow import Flow, Graph
-from rowlock.graph.stock.branches import LimitProcessor
+from rowlock.graph.stock.carriers import LimitProcessor
 
 from ..one_thread import Sequential
 

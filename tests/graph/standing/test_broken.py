@@ -9,7 +9,7 @@ import pytest
 
 from rowlock.errors import GraphDeadlockError, GraphError, HostCodeError
 from rowlock.graph import Flow, NodeStatus, StandingGraph
-from rowlock.graph.stock.branches import DuplicateProcessor
+from rowlock.graph.stock.carriers import DuplicateProcessor
 
 from .scenes import Gate, Heard, custom, doubled, outcomes, settled
 

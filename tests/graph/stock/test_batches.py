@@ -9,8 +9,7 @@ import pytest
 
 from rowlock.graph.processor import NodeStatus
 from rowlock.graph.stock.batches import BatchMapProcessor, BatchProcessor
-from rowlock.graph.stock.branches import LimitProcessor
-from rowlock.graph.stock.carriers import Carrier
+from rowlock.graph.stock.carriers import Carrier, LimitProcessor
 from rowlock.graph.stock.sources import IterableSource
 
 from ..one_thread import Sequential, Wiring

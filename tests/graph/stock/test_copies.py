@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rowlock.graph.stock.branches import DuplicateProcessor, LimitProcessor, ZipProcessor
+from rowlock.graph.stock.carriers import DuplicateProcessor, LimitProcessor, ZipProcessor
 
 from ..one_thread import Sequential, Wiring
 

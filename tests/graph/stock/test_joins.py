@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rowlock.graph.processor import InputPort, NodeStatus, OutputPort, Processor, connect
-from rowlock.graph.stock.branches import LimitProcessor, ResizeProcessor, ZipProcessor
+from rowlock.graph.stock.carriers import LimitProcessor, ResizeProcessor, ZipProcessor
 from rowlock.graph.stock.lanes import MapProcessor
 
 from ..one_thread import Sequential, Wiring

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.graph.stock.branches import LimitProcessor
-from rowlock.graph.stock.carriers import Carrier
+from rowlock.graph.stock.carriers import Carrier, LimitProcessor
 from rowlock.graph.stock.lanes import MapProcessor, select
 from rowlock.graph.stock.ordered import KeyedCollect, KeyedDispatch, KeyProcessor
 

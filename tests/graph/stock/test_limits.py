@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from rowlock.graph.stock.branches import BufferProcessor, LimitProcessor
+from rowlock.graph.stock.carriers import BufferProcessor, LimitProcessor
 from rowlock.graph.stock.lanes import MapProcessor
 
 from ..one_thread import Sequential, Wiring

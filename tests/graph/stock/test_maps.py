@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from rowlock.graph.processor import EMPTY
-from rowlock.graph.stock.branches import LimitProcessor
-from rowlock.graph.stock.carriers import GONE, Carrier
+from rowlock.graph.stock.carriers import GONE, Carrier, LimitProcessor
 from rowlock.graph.stock.lanes import FlatMapProcessor, Lane, MapProcessor, consume, pass_on, select
 
 from ..one_thread import Sequential, Wiring

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.graph.stock.branches import LimitProcessor
+from rowlock.graph.stock.carriers import LimitProcessor
 from rowlock.graph.stock.lanes import MapProcessor, select
 from rowlock.graph.stock.ordered import OrderedCollect, OrderedDispatch
 

@@ -10,8 +10,7 @@ import pytest
 
 from rowlock.graph.processor import OutputPort
 from rowlock.graph.stock.batches import BatchMapProcessor, BatchProcessor
-from rowlock.graph.stock.branches import LimitProcessor, ResizeProcessor
-from rowlock.graph.stock.carriers import BARE, Carrier
+from rowlock.graph.stock.carriers import BARE, Carrier, LimitProcessor, ResizeProcessor
 from rowlock.graph.stock.lanes import MapProcessor, select
 from rowlock.graph.stock.parts import ScatterProcessor
 

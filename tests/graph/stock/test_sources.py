@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.graph.stock.branches import LimitProcessor
+from rowlock.graph.stock.carriers import LimitProcessor
 from rowlock.graph.stock.sources import IterableSource
 
 from ..one_thread import Sequential, Wiring

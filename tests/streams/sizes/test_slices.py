@@ -21,10 +21,10 @@ from rowlock import Fetcher, PipelineManager
 from rowlock.dialects.contract import BULK
 from rowlock.streams import Streams
 from rowlock.streams import snapshots as snapshot
-from rowlock.streams import statements as sliced_writes
 from rowlock.streams.computing import encoding
 from rowlock.streams.computing.compute import KeyState
 from rowlock.streams.computing.encoding import Codec, slices
+from rowlock.streams.dialects import stream_dialect as sliced_writes
 from rowlock.streams.inputs import event_log
 from rowlock.streams.key_states import PageBounds, read_snapshot, read_states, write_states
 from rowlock.streams.shards import pipeline

@@ -53,10 +53,10 @@ from rowlock.streams.dialects.stream_dialect import (
     KeyedTable,
     StreamDialect,
     counted,
+    sliced,
     slot,
 )
 from rowlock.streams.inputs.candidates import OpenWriter
-from rowlock.streams.statements import sliced
 
 _PLAIN_DEFAULT = re.compile(r"nextval\(.*::regclass\)", re.DOTALL)
 _RECOVERED = "-1/"

@@ -52,9 +52,9 @@ from rowlock.streams.dialects.stream_dialect import (
     StreamDialect,
     counted,
     slot,
+    write_rows,
 )
 from rowlock.streams.inputs.candidates import OpenWriter
-from rowlock.streams.statements import write_rows
 
 _NO_SQL = re.compile(
     r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]", re.DOTALL

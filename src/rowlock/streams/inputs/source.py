@@ -38,6 +38,7 @@ from rowlock.streams.computing.hashing import (
     merged,
 )
 from rowlock.streams.computing.rows import NOTHING_BROKEN, Decoder, SourceRows
+from rowlock.streams.dialects.stream_dialect import GatheredQuery, has_all, in_ranges
 from rowlock.streams.inputs.high_water import (
     HighWater,
     HighWaterLook,
@@ -45,7 +46,6 @@ from rowlock.streams.inputs.high_water import (
     check_position,
     newest_of,
 )
-from rowlock.streams.statements import GatheredQuery, has_all, in_ranges
 
 E_co = TypeVar("E_co", covariant=True)
 
