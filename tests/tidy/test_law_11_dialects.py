@@ -16,7 +16,11 @@ import pytest
 from .reading import Source, imports, package, planted
 
 ROOMS = ("dialects", "testing", "demo")
-ABOVE_THE_DOOR = ("src/rowlock/streams/dialects/", "src/rowlock/insight/dialects.py")
+ABOVE_THE_DOOR = (
+    "src/rowlock/streams/dialects/",
+    "src/rowlock/insight/dialects.py",
+    "src/rowlock/insight/insight_dialect.py",
+)
 """What a wing or a window asks of databases stands in it: the floors below do not know it."""
 NAME = re.compile(
     r"(?<![A-Za-z0-9.])(?:postgres(?:ql)?|sqlite3?|pysqlite|asyncpg|aiosqlite|psycopg2?|mysql|mariadb)(?![A-Za-z0-9])"

@@ -23,6 +23,7 @@ from rowlock.insight.insight_dialect import INSIGHT, IndexSeen, StorageSeen
 from rowlock.insight.questions import RowAsked, ask_part, ask_value, conjuncts_of
 from rowlock.insight.shown import (
     REASON,
+    WIDTH_MIN,
     by_the_database,
     duration,
     iso,
@@ -44,7 +45,6 @@ INDEXES_MAX: Final = 20  # most indexes of which it is asked whether they serve
 LARGE_ROWS: Final = 10_000
 """Below so many rows an explanation does not mention that no index serves."""
 OWN_PREFIX: Final = "rowlock_"  # prefix of our own tables; those with claims have few rows
-WIDTH_MIN: Final = 40
 LINES_MAX: Final = 60
 
 

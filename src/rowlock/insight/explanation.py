@@ -21,7 +21,16 @@ from pydantic_core import to_jsonable_python
 
 from rowlock.insight.databases import AwayDatabase
 from rowlock.insight.headlines import false_part, finding_of, no_pipeline, replica
-from rowlock.insight.shown import ago, ahead, by_the_database, clock_time, iso, shown, wrapped
+from rowlock.insight.shown import (
+    WIDTH_MIN,
+    ago,
+    ahead,
+    by_the_database,
+    clock_time,
+    iso,
+    shown,
+    wrapped,
+)
 from rowlock.insight.verdicts import Answer, Facts, Refused, Verdict, needs_person, verdicts_of
 
 # ---------------------------------------------------------------- lines
@@ -203,7 +212,6 @@ _KEYS: Final = (
     *("also", "more", "remarks"),
 )
 WIDTH: Final = 100
-WIDTH_MIN: Final = 40  # texts are never narrower, whatever the terminal is
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,9 @@ from sqlalchemy import Dialect, Index
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import ClauseElement, ColumnClause, UnaryExpression
 
-from rowlock.insight.shown import shown, wrapped
+from rowlock.insight.shown import WIDTH_MIN, shown, wrapped
 
 SCHEMA: Final = "rowlock.check/2"
-WIDTH_MIN: Final = 40
 FINDINGS_MAX: Final = 1_000
 TEXT_CHARS_MAX: Final = 600
 

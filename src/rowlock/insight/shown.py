@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 CHARS_MAX: Final = 200
+WIDTH_MIN: Final = 40  # texts are never narrower, whatever the terminal is
 _HIDDEN_KINDS: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories of what moves, hides or turns around: controls, formats, surrogates, private
 and unassigned ones, separators of lines.

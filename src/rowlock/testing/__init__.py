@@ -13,7 +13,7 @@ Hypothesis. Not here: anything that production code needs.
 from __future__ import annotations
 
 from rowlock.testing.contract import PipelineContract
-from rowlock.testing.crash_everywhere import CrashContract, CrashError, crash_everywhere
+from rowlock.testing.crashes import CrashContract, CrashError, crash_everywhere
 from rowlock.testing.database_clock import DatabaseClock
 from rowlock.testing.databases import PostgresqlServer, TemporaryDatabase, inline_sqlite_database
 from rowlock.testing.failpoints import Failpoints

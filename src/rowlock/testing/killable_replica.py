@@ -8,7 +8,7 @@ up to be cancelled, when nothing is compared any more.
 What its memory held dies with it: the tasks, the locks of this process on SQLite, the connections.
 What a thread was doing is done.
 
-Not here: what is compared (``crash_everywhere``).
+Not here: what is compared (``crashes.py``).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from rowlock.errors import PipelineError
 from rowlock.streams.cut_plan import Checkpoint
 from rowlock.streams.flow import StreamFlow
-from rowlock.testing.crash_everywhere import CrashError, check_empty, empty
+from rowlock.testing.crashes import CrashError, check_empty, empty
 from rowlock.testing.databases import TemporaryDatabase
 from rowlock.testing.failpoints import Boundary, CommittedWrites
 from rowlock.testing.killable_replica import KillableReplica, without_logs
