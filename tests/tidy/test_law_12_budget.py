@@ -12,29 +12,29 @@ from collections import Counter
 from .reading import Source, package, planted, sources
 
 LINES = {
-    "assistants": 191,
-    "cli": 1829,
-    "dashboard": 1872,
+    "assistants": 188,
+    "cli": 1822,
+    "dashboard": 1845,
     "database": 1275,
-    "demo": 667,
-    "dialects": 3773,
-    "dispatch": 3818,
-    "graph": 7107,
+    "demo": 659,
+    "dialects": 3772,
+    "dispatch": 3791,
+    "graph": 7094,
     "ground": 2950,
-    "insight": 9624,
-    "leases": 3113,
+    "insight": 9587,
+    "leases": 3104,
     "locks": 759,
-    "migrations": 640,
+    "migrations": 619,
     "pipelines": 7826,
     "rows": 2991,
     "services": 719,
-    "streams": 14362,
+    "streams": 14354,
     "telemetry": 1238,
-    "testing": 5297,
-    "tests": 124946,
+    "testing": 5263,
+    "tests": 124931,
 }
 """Most lines of each part of the package, and of `tests`."""
-FILES_MAX = 280
+FILES_MAX = 255
 """Most modules of the package."""
 BASE_EXCEPTIONS_MAX, BLIND_MAX = 39, 76
 ROOM = 300
