@@ -15,7 +15,19 @@ from subprocess import CompletedProcess
 from tempfile import NamedTemporaryFile
 from typing import Final
 
+import asyncpg  # noqa: F401 - drivers and the app import these
+import rich.console  # noqa: F401
+import sqlalchemy.dialects.postgresql.asyncpg
+import sqlalchemy.dialects.sqlite.aiosqlite  # noqa: F401
+
+import rowlock.cli.commands
+import rowlock.cli.top_screen
+import rowlock.cli.windows
+import rowlock.cli.without_app
+import rowlock.insight.observer  # noqa: F401
 from rowlock.__main__ import main
+
+from ..insight import checking  # noqa: F401
 
 SHOP: Final = Path(__file__).resolve().parents[1] / "insight"
 RUN_S_MAX: Final = 60.0

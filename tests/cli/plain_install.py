@@ -64,6 +64,7 @@ def main(packages: str, folder: str) -> None:
     sys.meta_path.insert(0, NotInstalled(frozenset(packages.split(","))))
     os.chdir(folder)
     sys.path.insert(0, str(Path(folder)))
+    import rowlock  # noqa: PLC0415, F401
     from rowlock.__main__ import COMMANDS  # noqa: PLC0415
 
     for words in (*((name, "--help") for name in COMMANDS), *QUESTIONS):

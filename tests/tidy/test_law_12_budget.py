@@ -19,7 +19,7 @@ LINES = {
     "demo": 659,
     "dialects": 3772,
     "dispatch": 3791,
-    "graph": 7094,
+    "graph": 7095,
     "ground": 2950,
     "insight": 9587,
     "leases": 3104,
@@ -31,7 +31,7 @@ LINES = {
     "streams": 14354,
     "telemetry": 1238,
     "testing": 5263,
-    "tests": 124934,
+    "tests": 124947,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 255

@@ -11,6 +11,7 @@ The only file of the wing that imports anyio, whose `to_process` does the work.
 from __future__ import annotations
 
 import asyncio
+import multiprocessing  # noqa: F401 - gives the main module the name that children know it by
 import pickle
 from collections.abc import Callable
 from functools import partial

@@ -590,7 +590,7 @@ def _wanted(asked: TableAsked, dialect: Dialect) -> TableWanted:
 def _absent(wanted: TableWanted) -> Finding:
     table = wanted.table
     if table.name.startswith(STREAM_PREFIX):
-        remedy = "add_stream_tables(op), of rowlock.streams.tables, makes it"
+        remedy = "add_stream_tables(op), of rowlock.streams, makes it"
     else:
         is_own = table.name.startswith(OWN_PREFIX)
         step = "add_insight_tables(op, ...), of rowlock.insight.migrations, makes it"
