@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import ColumnElement
 
-from rowlock import Apply, Outcome, PipelineError, PipelineItem
+from rowlock import Apply, Fetcher, Outcome, PipelineError, PipelineItem, TransactionTimeout
 from rowlock.testing import TemporaryDatabase, run_until_settled, virtual_time
 
 from ..host import Base, Run, RunPipeline, Volume, VolumePipeline
@@ -72,6 +72,28 @@ async def add(database: TemporaryDatabase, *rows: Any) -> None:
 async def states(database: TemporaryDatabase, *rows: Any) -> list[str]:
     async with database.session_factory() as session:
         return [(await session.get_one(type(row), row.id)).status for row in rows]
+
+
+class LateOnce(Fetcher[Any]):
+    """Its first claim comes too late, as on a machine that is busy."""
+
+    late_claims = 1
+
+    async def fetch_once(self, limit: int) -> int:
+        self.late_claims -= 1
+        if self.late_claims == 0:
+            raise TransactionTimeout(purpose="claim rows", timeout_s=5)
+        return await super().fetch_once(limit)
+
+
+class EndsVolumesLate(EndsVolumes):
+    fetcher_class = LateOnce
+
+
+async def test_a_claim_that_comes_too_late_is_made_again(database: TemporaryDatabase) -> None:
+    """A host's test would fail on a machine that is busy."""
+    await add(database, Volume(), Volume())
+    assert await run_until_settled(database.session_factory, [EndsVolumesLate()]) == 2
 
 
 async def test_work_is_asked_to_stop_when_nothing_is_left(database: TemporaryDatabase) -> None:

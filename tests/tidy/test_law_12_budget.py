@@ -30,8 +30,8 @@ LINES = {
     "services": 719,
     "streams": 14354,
     "telemetry": 1238,
-    "testing": 5263,
-    "tests": 124947,
+    "testing": 5274,
+    "tests": 124969,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 255

@@ -20,6 +20,7 @@ from contextlib import (
     AsyncExitStack,
     asynccontextmanager,
     contextmanager,
+    suppress,
 )
 from dataclasses import dataclass
 from enum import StrEnum
@@ -30,12 +31,13 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import Pipeline, PipelineHinter, PipelineItem
-from rowlock.errors import ConfigurationError, PipelineError, describe
+from rowlock.errors import ConfigurationError, PipelineError, TransactionTimeout, describe
 from rowlock.execution import execute
 from rowlock.logs import tell_counts
 from rowlock.spi import LockGraph, ModelT, PipelineRun, is_of_the_schema
 
 ROUNDS_MAX = 1000  # most rounds of `run_until_settled`: rows that are always due never settle
+LATE_CLAIMS_MAX = 3  # so many claims in a row may come too late, and are made again
 LOOK_AGAIN_S = 0.01  # rest between two looks at work without an end, in seconds
 LOOKS_MAX = 100_000
 QUIET_PASSES = 2  # looks in a row at which such work has nothing left
@@ -194,7 +196,7 @@ async def run_until_settled(
             in_this_round = sum([await _begin(run) for run in works])
             for pipeline in brief:
                 async with stepped(pipeline) as steps:
-                    await steps.fetch_once()
+                    await _fetch(steps.run, steps.run.context.queue.places)
                     in_this_round += await steps.work_all()
             worked += in_this_round
             if in_this_round:
@@ -223,7 +225,16 @@ async def _begin(run: PipelineRun[Any]) -> int:
     """Renew leases, begin work on what can be claimed now, and return how many items it is."""
     await run.heartbeater.beat_once()
     free = run.context.queue.idle()
-    return await run.fetcher.fetch_once(free) if free else 0
+    return await _fetch(run, free) if free else 0
+
+
+async def _fetch(run: PipelineRun[Any], limit: int) -> int:
+    with tables_wanted():
+        # A claim comes too late on a machine that is busy: a manager looks again, too.
+        for _ in range(LATE_CLAIMS_MAX):
+            with suppress(TransactionTimeout):
+                return await run.fetcher.fetch_once(limit)
+        return await run.fetcher.fetch_once(limit)
 
 
 async def _is_left(
