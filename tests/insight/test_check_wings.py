@@ -119,6 +119,5 @@ async def test_a_host_with_streams(database: TemporaryDatabase) -> None:
         "column stalled is not in the database: add it",
         "index ix_rowlock_stream_log_stream_position of the model is not in the database: add"
         " ix_rowlock_stream_log_stream_position ON rowlock_stream_log (stream, position)",
-        "the table is not in the database: add_stream_tables(op), of rowlock.streams,"
-        " makes it",
+        "the table is not in the database: add_stream_tables(op), of rowlock.streams, makes it",
     ]

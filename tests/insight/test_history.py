@@ -14,7 +14,7 @@ from sqlalchemy import MetaData, event, insert, select
 
 from rowlock import Apply, Park, PipelineManager, Reset, Retry, events
 from rowlock.insight import Observer, insight_tables, replica_mark
-from rowlock.insight import history as entries_module
+from rowlock.insight import history as history_module
 from rowlock.insight import recorder as recorder_module
 from rowlock.insight.history import (
     TRACE_IDS,
@@ -180,8 +180,8 @@ async def test_what_finds_no_room_is_counted(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A history would have a hole, and look whole; or an outage would fill the memory."""
-    monkeypatch.setattr(entries_module, "QUEUED_MAX", 10)
-    monkeypatch.setattr(entries_module, "BATCH_MAX", 4)
+    monkeypatch.setattr(history_module, "QUEUED_MAX", 10)
+    monkeypatch.setattr(history_module, "BATCH_MAX", 4)
     recorder = recorder_of(database)
     recorder.start()
     try:
@@ -214,9 +214,9 @@ async def test_a_commit_whose_answer_is_lost_is_not_written_twice(
         events.emit(applied(2))
         [writer] = recorder._writers.values()
         told = writer.queue.confirm
-        monkeypatch.setattr(entries_module.HistoryQueue, "confirm", _lose_answer)
+        monkeypatch.setattr(history_module.HistoryQueue, "confirm", _lose_answer)
         assert not await writer.write()
-        monkeypatch.setattr(entries_module.HistoryQueue, "confirm", told.__func__)
+        monkeypatch.setattr(history_module.HistoryQueue, "confirm", told.__func__)
         assert await writer.write()
     finally:
         await recorder.stop()
@@ -258,11 +258,11 @@ async def test_so_many_entries_are_kept(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A burst would fill the disk; or its deletion would lock everything for minutes."""
-    monkeypatch.setattr(entries_module, "KEPT_MAX", 30)
-    monkeypatch.setattr(entries_module, "DELETED_AT_ONCE_MAX", 25)
+    monkeypatch.setattr(history_module, "KEPT_MAX", 30)
+    monkeypatch.setattr(history_module, "DELETED_AT_ONCE_MAX", 25)
     await make_tables(database)
     row = {
-        "at": entries_module.database_instant(),
+        "at": history_module.database_instant(),
         "model": "Run",
         "pipeline": "P",
         "kind": "applied",
@@ -280,7 +280,7 @@ async def test_one_replica_deletes_at_a_time(
     postgresql_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hundred replicas would wait for each other's deletions."""
-    monkeypatch.setattr(entries_module, "KEPT_MAX", 0)
+    monkeypatch.setattr(history_module, "KEPT_MAX", 0)
     database = postgresql_database
     await make_tables(database)
     recorder = recorder_of(database)
