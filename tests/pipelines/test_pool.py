@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import threading
 import weakref
 from contextvars import ContextVar
 from typing import Any, ClassVar
@@ -15,7 +16,7 @@ from rowlock import Apply, Outcome, PipelineHinter, PipelineItem, PipelineManage
 from rowlock.pipelines.attempt import Attempt
 from rowlock.testing import TemporaryDatabase, virtual_time
 
-from ..host import Volume, VolumePipeline, heard_events
+from ..host import HANG_S_MAX, Volume, VolumePipeline, heard_events
 from .blocking import until_so
 from .scenes import add, hang, is_free, now, read, read_all, until
 from .told import told
@@ -118,6 +119,56 @@ async def test_the_end_of_the_loop_is_no_failure_of_a_row(
     assert heard.of(events.ItemFailed) == []
     assert len(heard.of(events.ItemStarted)) == 1, "the end of one row has begun the next"
     assert pipeline.statistics().counters["released"] == 2
+
+
+class Threaded(VolumePipeline):
+    """Its `process` is in a thread until `may_end`."""
+
+    may_end: ClassVar[threading.Event] = threading.Event()
+
+    def process(self, item: PipelineItem[Any]) -> None:  # type: ignore[override]
+        self.items.append(item)
+        self.may_end.wait(HANG_S_MAX)
+
+
+async def test_the_end_of_the_loop_begins_no_row_in_a_thread(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """A row would be begun after everything was ended, and its task be destroyed by the loop."""
+    await add(sqlite_database, Volume(), Volume())
+    pipeline = Threaded(workers_num=1)
+    pipeline.start(sqlite_database.session_factory, PipelineHinter())
+    await until_so(lambda: pipeline.items)
+    ended = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in ended:
+        task.cancel()
+    await asyncio.wait(ended)
+    Threaded.may_end.set()
+    await pipeline.run.drain(5)
+    assert len(pipeline.items) == 1
+
+
+@virtual_time
+async def test_a_cancellation_that_a_row_took_back_hits_no_other(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Before Python 3.13 the next row in the place would get it, and have an attempt less."""
+    await add(virtual_database, Volume(), Volume())
+
+    async def answer(_item: PipelineItem[Any]) -> Outcome:
+        task = asyncio.current_task()
+        assert task is not None
+        if len(pipeline.items) == 1:
+            task.cancel()
+            task.uncancel()
+        else:
+            await asyncio.sleep(1)
+        return Apply({"status": "active"})
+
+    pipeline = VolumePipeline(answer=answer, workers_num=1)
+    async with PipelineManager(virtual_database.session_factory, [pipeline]):
+        await until(lambda: pipeline.statistics().counters["applied"] == 2)
+    assert len(pipeline.items) == 2
 
 
 class Unsteady(VolumePipeline):

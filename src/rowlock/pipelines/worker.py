@@ -292,7 +292,7 @@ class _Place(Generic[ModelT]):
             if self._is_left:
                 return
             self.item = None
-            if task.cancelling():
+            if task.cancelling() or getattr(task, "_must_cancel", False):  # taken back
                 pool.on_worked(item)
                 self.leave(error)
                 return
@@ -414,8 +414,7 @@ class Pool(Generic[ModelT]):
         """Give `place` its next item, if there is one."""
         self.on_worked(worked)
         if error is None and (item := self._next()) is not None:
-            if self._deaths:
-                self._deaths.pop(place.worker, None)
+            self._deaths.pop(place.worker, None)
             place.item = item
         else:
             self._on_worker_done(place.worker, error)
@@ -429,6 +428,7 @@ class Pool(Generic[ModelT]):
         if place.task is not None:
             self._left.add(place.task)
             place.task.add_done_callback(self._left.discard)
+        self.context.check_ending()
         self._on_worker_done(place.worker, error)
 
     def on_place_gone(self, place: _Place[ModelT], error: BaseException | None) -> None:
