@@ -87,9 +87,6 @@ class Window:
             return True
         return mine is loop and not 0 <= now - self.began < WINDOW_S
 
-    def ends_in(self, now: float) -> float:
-        return max(self.began + WINDOW_S - now, 0.0)
-
     def taken(self) -> list[Counted]:
         """Return what was counted, once."""
         counted = [Counted(self.last, self.count)] if self.last is not None else []
@@ -232,12 +229,10 @@ def _is_shown(line: LogLine) -> bool:
     if admission.begun is not None and loop is not None:
         # In a context of its own: the count is not of the row, or the request, in whose context the
         # first one was counted.
-        loop.call_later(admission.begun.ends_in(now), _tell_of, admission.begun, context=Context())
+        rest_s = max(admission.begun.began + WINDOW_S - now, 0.0)
+        end = partial(_repeats.end, admission.begun)
+        loop.call_later(rest_s, lambda: _tell(end()), context=Context())
     return admission.is_shown
-
-
-def _tell_of(window: Window) -> None:
-    _tell(_repeats.end(window))
 
 
 def _tell(counted: list[Counted]) -> None:
@@ -245,15 +240,11 @@ def _tell(counted: list[Counted]) -> None:
         try:
             # A message without arguments is not a template.
             text = NOT_SHOWN + (line.text if line.args else line.text.replace("%", "%%"))
-            more = (
-                {"count": count, "error_type": line.error_type}
-                if line.error_type
-                else {"count": count}
-            )
+            fields = {**line.fields, "count": count}
+            if line.error_type:
+                fields["error_type"] = line.error_type
             logger = logging.getLogger(line.logger)
-            logger.log(
-                line.level, text, count, *line.args, extra=_prefixed({**line.fields, **more})
-            )
+            logger.log(line.level, text, count, *line.args, extra=_prefixed(fields))
         except _RAISED:
             _broken.tell()
 

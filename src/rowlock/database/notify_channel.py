@@ -136,11 +136,8 @@ def check_name(name: object) -> None:
 
 
 def notifying_engine(session_factory: SessionFactory, tables: Iterable[LeasedTable]) -> AsyncEngine:
-    """Return the engine on which replicas reach each other: that of all `tables`, or without any,
-    that of the sessions.
-
-    Raises:
-        ConfigurationError: there is none, or there are several, or it cannot listen.
+    """Return the one engine on which replicas reach each other: that of all `tables`, or else of
+    the sessions; `ConfigurationError` if there is none such, or it cannot listen.
     """
     session = session_factory()
     try:

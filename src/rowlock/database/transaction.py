@@ -66,9 +66,7 @@ def bind_of(session: AsyncSession, leased: LeasedTable) -> Engine | Connection:
 
 
 def _replace_connections(context: ExceptionContext) -> None:
-    """Have SQLAlchemy invalidate the connection, and each older one of the pool when it is next
-    checked out: they lead to the same server, a standby after a failover, say.
-    """
+    """Have SQLAlchemy invalidate all connections to a server of no use, such as a standby."""
     if is_of_the_server(context.original_exception):
         context.is_disconnect = True
 
@@ -176,10 +174,8 @@ class OpenTransaction:
         """From now on it may be aborted."""
         assert connection.sync_connection is not None
         # Asked now: once it was released, a connection no longer says which one it had of the pool.
-        self._connection, self._pooled = (
-            connection.sync_connection,
-            connection.sync_connection.connection,
-        )
+        self._connection = connection.sync_connection
+        self._pooled = connection.sync_connection.connection
         self._began_at = monotonic()
         self._thread = threading.get_ident()
         _open.add(self)
@@ -197,11 +193,8 @@ class OpenTransaction:
             return
         with self._ending:
             connection, pooled = self._connection, self._pooled
-            if (
-                connection is None
-                or pooled is None
-                or (self.was_aborted and not self._must_terminate)
-            ):
+            is_over = self.was_aborted and not self._must_terminate
+            if connection is None or pooled is None or is_over:
                 return
             driver: Any = pooled.driver_connection
             if driver is None:

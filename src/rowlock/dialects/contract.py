@@ -385,11 +385,8 @@ LOCKS: DialectPart[LockDialect] = DialectPart("locks", LockDialect)
 
 
 def locks_of(connection: AsyncConnection | AsyncSession) -> LockDialect:
-    """Return the locks of a database, without connecting.
-
-    Raises:
-        TypeError: it is neither an `AsyncSession` nor an `AsyncConnection`.
-        UnsupportedDialectError: rowlock does not know the database.
+    """Return the locks of a database, without connecting; `TypeError` if it is neither a session
+    nor a connection.
     """
     if isinstance(connection, AsyncConnection):
         return LOCKS.of(connection)

@@ -167,10 +167,8 @@ def held_under(leased: LeasedTable, keys: Sequence[Any], token: object) -> Colum
 async def lock_held(
     session: AsyncSession, leased: LeasedTable, keys: Sequence[Any], *, token: object
 ) -> tuple[frozenset[Any], frozenset[Any]]:
-    """Keep rows that carry `token` as they are until the caller's transaction ends; joins it.
-
-    Returns:
-        The keys of those; and the keys of rows that are there but no longer held.
+    """Keep rows with `token` as they are until the caller's transaction ends; joins it. Returns
+    their keys, and those of rows that are there and no longer held.
     """
     # In the order in which all transactions lock rows, or two that want the same ones may deadlock.
     in_order = (

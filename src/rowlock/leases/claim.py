@@ -189,10 +189,8 @@ async def load_rows(
     options: Sequence[LoaderOption] = (),
     compared: Sequence[Column[Any]] = (),
 ) -> list[ModelT | None]:
-    """Return, in the order of `items`, each row as a detached instance, or None where the lease is
-    no longer theirs; joins the caller's transaction.
-
-    The `compared` columns are loaded, whatever the host's `options` say.
+    """Return, in the order of `items`, detached rows with the `compared` columns; None where a
+    lease is no longer theirs. Joins the caller's transaction.
     """
     bind = bind_of(session, leased)
     dialect = LEASES.on(bind.dialect.name)

@@ -212,11 +212,8 @@ async def count_deaths(
     *,
     own_rows: OwnRows,
 ) -> list[ClaimedRow]:
-    """Return `rows`, in their order, with tokens and attempts that count the deaths of holders of
-    this owner.
-
-    The first that is to be tried alone counts as held alone, also among many rows of its replica;
-    the others wait for it.
+    """Return `rows`, in order, with tokens and attempts that count deaths of this owner's holders:
+    the first that is to be tried alone counts as held alone, and the others wait for it.
     """
     dead = {_digits(row.dead_token) for row in rows if row.died_here}
     if not dead:
@@ -281,9 +278,7 @@ async def lockset_guard(
     session_factory: SessionFactory, leased: LeasedTable, *, timeout: timedelta
 ) -> AsyncIterator[frozenset[Any]]:
     """Hold off the lockset's holders in this process; gives the keys that they hold.
-
-    Raises:
-        LockWaitTimeout: the lockset was kept locked for so long.
+    `LockWaitTimeout` if it was kept locked for so long.
     """
     dialect = LEASES.on(bind_of(session_factory(), leased).dialect.name)
     async with AsyncExitStack() as stack:

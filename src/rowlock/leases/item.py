@@ -101,11 +101,7 @@ class HeldRows:
         return self._as_read[leased.model][key]
 
     def find(self, named: object) -> tuple[LeasedTable, Any]:
-        """Return table and key of a held row, named by itself or by a pair of its model and key.
-
-        Raises:
-            OutcomeError: it is no row, or not held.
-        """
+        """Return table and key of a held row; `OutcomeError` if it is none, or not held."""
         match named:
             case (type() as model, key):
                 pass
@@ -126,11 +122,8 @@ class HeldRows:
         )
 
     def unwritten(self, related: Mapping[Any, Values]) -> list[str]:
-        """Return which attributes of `rows` were changed that an outcome with these `related` maps
-        does not write.
-
-        Raises:
-            OutcomeError: `related` names what is not held.
+        """Return which attributes of `rows` were changed that `related` does not write;
+        `OutcomeError` if that names what is not held.
         """
         changed = [(row, names) for row in self.rows if (names := changed_attributes(row))]
         if not changed:

@@ -150,11 +150,8 @@ _NOT_BY_VALUE: tuple[object, ...] = (None, object.__eq__, object.__hash__)
 
 
 async def check_keys(connection: AsyncConnection, leased: LeasedTable, keys: Iterable[Any]) -> None:
-    """Refuse keys that are not equal to what is read of their rows again; joins the caller's
-    transaction.
-
-    Raises:
-        ModelError: one of them is not, or has no hash.
+    """Refuse, by `ModelError`, keys that are unequal to what is read again, or have no hash; joins
+    the caller's transaction.
     """
     sound = leased.sound_key_classes
     for class_, key in {type(key): key for key in keys}.items():

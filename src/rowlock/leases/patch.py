@@ -49,11 +49,8 @@ async def write_patches(
     *,
     waits: bool = False,
 ) -> list[ColumnValues | None]:
-    """Write patches of different rows; joins the caller's transaction. Locked rows are left out,
-    unless it `waits` for them.
-
-    Returns:
-        What was written, for each; None if the row was locked or its guard did not match.
+    """Write patches of different rows; joins the caller's transaction. Returns what was written of
+    each; None if it was locked (unless it `waits`), or its guard did not match.
     """
     items = [each.item for each in patches]
     now, locked = await lock_for_apply(connection, leased, items, waits=waits)

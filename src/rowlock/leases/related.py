@@ -62,11 +62,7 @@ async def lock_held_related(
     connection: AsyncConnection, item: PipelineItem[Any]
 ) -> frozenset[tuple[type, Any]]:
     """Lock the related rows that still carry the item's token, and return their models and keys;
-    joins the caller's transaction.
-
-    Raises:
-        LockWaitTimeout: one of them is locked for the moment; the whole transaction is to be tried
-            again.
+    joins the transaction. `LockWaitTimeout` if one is locked: the whole is to be tried again.
     """
     locked: set[tuple[type, Any]] = set()
     for leased, acquired in item.held.perhaps() if item.held is not None else ():
@@ -87,13 +83,9 @@ async def lock_held_related(
 async def write_related(
     connection: AsyncConnection, item: PipelineItem[Any], writes: Sequence[RelatedWrite]
 ) -> None:
-    """Write to the related rows of `item`, if all that it holds are still its own, and free all;
-    joins the caller's transaction.
-
-    Raises:
-        LeaseLost: one of them is not, or a service has changed what is written; nothing may be
-            committed of this transaction.
-        LockWaitTimeout: as `lock_held_related`.
+    """Write to the related rows of `item`, if all that it holds are its own, and free all; joins
+    the transaction. `LeaseLost` if one is not, or was changed: nothing may be committed then;
+    `LockWaitTimeout` as `lock_held_related`.
     """
     assert item.held is not None
     locked = await lock_held_related(connection, item)
@@ -117,12 +109,7 @@ async def write_related(
 
 
 async def release_related(connection: AsyncConnection, item: PipelineItem[Any]) -> None:
-    """Release every related row that still carries the item's token; joins the caller's
-    transaction.
-
-    Raises:
-        LockWaitTimeout: as `lock_held_related`.
-    """
+    """Release related rows that still carry the item's token; as `lock_held_related`."""
     await lock_held_related(connection, item)
     await _release_all(connection, item)
 
@@ -156,12 +143,8 @@ async def _release_all(connection: AsyncConnection, item: PipelineItem[Any]) -> 
 async def renew_related(
     connection: AsyncConnection, items: Iterable[PipelineItem[Any]], *, lock_timeout: timedelta
 ) -> frozenset[Any]:
-    """Extend the leases of related rows of `items`; joins the transaction that renewed the main
-    rows.
-
-    Returns:
-        The tokens of items of which a related row was not renewed: it is locked for the moment, or
-        lost. One that was deleted needs no lease.
+    """Extend the leases of related rows; joins the transaction that renewed the main rows. Returns
+    the tokens of items of which one was not renewed. One that was deleted needs no lease.
     """
     leases: dict[LeasedTable, dict[tuple[Any, Any], Any]] = {}
     missing: set[Any] = set()
@@ -302,9 +285,7 @@ class RelatedLocker:
                     raise
 
     async def _need_main(self, connection: AsyncConnection, item: PipelineItem[Any]) -> datetime:
-        """Return until when the main row is held, and keep it so until the commit: no claim may
-        free its token meanwhile.
-        """
+        """Keep the main row until the commit: no claim may free its token; return its expiry."""
         token, expires_at = (
             self._leased.column("lock_token"),
             self._leased.column("lock_expires_at"),
@@ -325,11 +306,7 @@ class RelatedLocker:
         return until
 
     def table_of(self, model: type[Any]) -> LeasedTable:
-        """Return the table of `model`, if rows of it may be locked.
-
-        Raises:
-            ConfigurationError: the pipeline does not declare it.
-        """
+        """Return the table of `model`; `ConfigurationError` if it is not declared."""
         for known in self.tables:
             if known.model is model:
                 return known
@@ -352,11 +329,7 @@ def check_one_database(
     declared: Iterable[LeasedTable],
 ) -> None:
     """Check, without connecting, that rows of `declared` can be freed in one transaction with those
-    of `leased`.
-
-    Raises:
-        ConfigurationError: the session factory is bound to nothing for one of them, or to another
-            database.
+    of `leased`; else it is a `ConfigurationError`.
     """
     for table in declared:
         check_session_factory(session_factory, table)

@@ -35,11 +35,7 @@ async def renew(
     lock_timeout: timedelta,
 ) -> dict[Any, datetime]:
     """Extend the leases of `items`, at most `LEASES_PER_STATEMENT_MAX`, in the caller's
-    transaction.
-
-    Returns:
-        The new expiry by token, for those that were confirmed. The others were lost, or locked for
-        the moment.
+    transaction; return the new expiry by token. The others were lost, or locked for the moment.
     """
     dialect = LEASES.of(connection)
 

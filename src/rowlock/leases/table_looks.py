@@ -31,10 +31,7 @@ _WITHOUT_ZONE = "timestamp without time zone"
 
 async def check_table(connection: AsyncConnection, leased: LeasedTable) -> None:
     """Check the times that rowlock keeps in the table, and note whether its rows have places; joins
-    the caller's transaction.
-
-    Raises:
-        ModelError: one of them has no zone.
+    the transaction. `ModelError` for one without a zone.
     """
     times = [leased.column(name) for name in leased.lease_columns]
     times = [column for column in times if keeps_time(column.type)]

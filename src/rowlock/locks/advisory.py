@@ -114,11 +114,7 @@ async def _hold(
 
 
 def wait_limit_s(timeout: timedelta | float | None) -> float | None:
-    """Return a time limit in seconds.
-
-    Raises:
-        ValueError: it is negative, no number, or longer than `WAIT_S_MAX`.
-    """
+    """Return a time limit in seconds; `ValueError` if it is none, or above `WAIT_S_MAX`."""
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     if seconds is not None and not 0 <= seconds <= WAIT_S_MAX:
         raise ValueError(f"timeout must be None or 0 to {WAIT_S_MAX:g} seconds, not {timeout!r}")

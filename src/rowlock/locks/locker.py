@@ -171,11 +171,7 @@ def get_locker(dialect_name: str) -> ResourceLocker:
 
 
 def in_order(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:
-    """Return `keys`, each once, in the order in which all holders take them.
-
-    Raises:
-        TypeError: it is a single key.
-    """
+    """Return `keys`, each once, in the order of all holders; `TypeError` for a single key."""
     if isinstance(keys, str | bytes):
         raise TypeError(
             f"keys must be a collection of keys, not the single key {keys!r}; pass [{keys!r}]"

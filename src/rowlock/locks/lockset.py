@@ -157,11 +157,7 @@ class Lockset(Set[Hashable]):
             self.leave(holder)
 
     def request(self, keys: tuple[Hashable, ...]) -> LockRequest:
-        """Queue for all of `keys`, each named once. Whatever comes of it, `leave` must follow.
-
-        Raises:
-            Refusal: `WAITERS_MAX` requests wait already.
-        """
+        """Queue for `keys`, each named once; `leave` must follow. `Refusal` at `WAITERS_MAX`."""
         self._check_room()
         request = LockRequest(keys)
         for key in keys:
@@ -192,11 +188,7 @@ class Lockset(Set[Hashable]):
             self._busy.pop(self.namespace, None)
 
     def request_inside(self) -> LockRequest:
-        """Queue for the lock of the set. Whatever comes of it, `leave_inside` must follow.
-
-        Raises:
-            Refusal: `WAITERS_MAX` requests wait already.
-        """
+        """Queue for the lock of the set; `leave_inside` must follow. `Refusal` as above."""
         self._check_room()
         request = LockRequest()
         self._waiting_outside[request] = None

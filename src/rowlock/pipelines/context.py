@@ -33,6 +33,8 @@ from rowlock.rows.leased_table import LeasedTable, ModelT
 
 logger = get_logger(__name__)
 
+T = TypeVar("T")
+
 
 class BackgroundTasks:
     """Begins tasks, and keeps them until they have ended: the event loop keeps none that waits."""
@@ -40,7 +42,7 @@ class BackgroundTasks:
     def __init__(self, name: str, *, check_ending: Callable[[], bool]) -> None:
         self._name = name
         self._check_ending = check_ending
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -50,14 +52,14 @@ class BackgroundTasks:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
-    def begin(self, work: Coroutine[Any, Any, None], *, purpose: str) -> asyncio.Task[None]:
+    def begin(self, work: Coroutine[Any, Any, T], *, purpose: str) -> asyncio.Task[T]:
         """Run `work` without waiting for it. What it raises is logged."""
         task = asyncio.create_task(work, name=f"rowlock: {purpose}")
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, purpose))
         return task
 
-    def _ended(self, purpose: str, task: asyncio.Task[None]) -> None:
+    def _ended(self, purpose: str, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is None and not (task.cancelled() and not self._check_ending()):
@@ -67,8 +69,6 @@ class BackgroundTasks:
         text = f"%s: a background task {what}: %s"
         logger.error(text, self._name, purpose, extra=extra, exc_info=error)
 
-
-T = TypeVar("T")
 
 LEFT_OUT_MAX = 1000
 """Most rows that are remembered: each is a value in the statement of every claim."""

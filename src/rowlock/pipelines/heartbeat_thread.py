@@ -29,7 +29,7 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
@@ -199,17 +199,8 @@ class HeartbeatThread:
         except Exception as error:
             logger.warning("The connections for heartbeats could not be closed", exc_info=error)
 
-    def _live(self, loop: asyncio.AbstractEventLoop) -> None:
+    @staticmethod
+    def _live(loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
-        while True:
-            try:
-                loop.run_forever()
-                break
-            except (SystemExit, KeyboardInterrupt) as error:
-                # Out of this thread it would be gone: it ends the host's loop, as out of any task.
-                self.monitor.do(partial(_raise, error))
+        loop.run_forever()
         loop.close()
-
-
-def _raise(error: BaseException) -> NoReturn:
-    raise error

@@ -276,11 +276,8 @@ class PipelineManager:
         """Return whether every pipeline works, and what became of the channel to other replicas."""
         notifications = None if self._notifier is None else self._notifier.statistics()
         stall_s = 0.0 if self._heartbeats is None else self._heartbeats.monitor.longest_stall_s
-        return ManagerHealth(
-            tuple(pipeline.health() for pipeline in self._pipelines.values()),
-            notifications,
-            stall_s,
-        )
+        pipelines = tuple(pipeline.health() for pipeline in self._pipelines.values())
+        return ManagerHealth(pipelines, notifications, stall_s)
 
     def _start_all(self) -> None:
         for pipeline in self._pipelines.values():

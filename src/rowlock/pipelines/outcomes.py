@@ -20,7 +20,7 @@ from collections.abc import (
     Set,
 )
 from copy import copy
-from dataclasses import FrozenInstanceError, dataclass, field, fields
+from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from types import NoneType
 from typing import Any, Final, TypeAlias, TypeVar, cast, get_args
@@ -383,11 +383,9 @@ def copied(returned: T) -> T:
         kind = next((known for known in _COPIES if isinstance(returned, known)), None)
     if kind is None:
         return returned
-    fields = {
-        name: copy_field(getattr(returned, name)) for name, copy_field in _COPIES[kind].items()
-    }
+    fields = {name: copy_of(getattr(returned, name)) for name, copy_of in _COPIES[kind].items()}
     if type(returned) is kind:
-        return kind(**fields)
+        return replace(given, **fields)  # type: ignore[no-any-return]
     # Of a host's own class it is the host's object, with what that keeps beside the fields:
     # `on_stale` cleans up by it.
     for name, value in fields.items():
@@ -429,31 +427,23 @@ def _copied_list(value: object) -> object:
     return tuple(value) if isinstance(value, Sequence | Set) else value
 
 
-def _as_given(value: object) -> object:
-    return value
-
-
 _COPIES: dict[type[Any], dict[str, Callable[[Any], Any]]] = {
     Apply: {
         "values": _copied_values,
         "related": _copied_related,
-        "also": _as_given,
-        "after": _as_given,
-        "due_at": _as_given,
         "unless_changed": _copied_list,
         "hint": _copied_list,
     },
-    Retry: {"after": _as_given, "error": _as_given, "values": _copied_values},
+    Retry: {"values": _copied_values},
     Reset: {},
-    Park: {"reason": _as_given},
+    Park: {},
     Delete: {
         "related": _copied_related,
-        "also": _as_given,
         "unless_changed": _copied_list,
         "hint": _copied_list,
     },
 }
-"""How each field of each kind of outcome is copied."""
+"""How those fields of each kind of outcome are copied that can hold what changes."""
 _FLAT = frozenset({bool, bytes, datetime, float, int, NoneType, str, UUID})
 """Types of values that hold nothing that changes."""
 

@@ -37,12 +37,7 @@ from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.assignments import ColumnValues, UnlessSet, without_onupdate
 from rowlock.rows.lease_values import due_values, processed_values, reset_values, unlocked_values
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.updates import (
-    Values,
-    column_of,
-    column_values,
-    resolve_now_placeholders,
-)
+from rowlock.rows.updates import Values, column_of, column_values, resolve_now_placeholders
 
 DEADLINE_PASSED = "deadline passed"
 NO_NEXT_TIME = "its schedule gives no next time"
@@ -81,12 +76,8 @@ class Planner:
         stamp: datetime | None = None,
     ) -> None:
         """`now` is the database's time; `stamp` the time at which the row was processed."""
-        self._now, self._leased, self._settings, self._intent = (
-            now,
-            leased,
-            settings,
-            tuple(intent),
-        )
+        self._now, self._leased, self._settings = now, leased, settings
+        self._intent = tuple(intent)
         self._schedules = schedules
         self._is_bare = not (leased.has_schedule or self._intent)
         self._processed = processed_values(leased, stamp or now)
@@ -96,11 +87,7 @@ class Planner:
 
     @classmethod
     def of(
-        cls,
-        context: PipelineContext[Any],
-        now: datetime,
-        *,
-        stamp: datetime | None = None,
+        cls, context: PipelineContext[Any], now: datetime, *, stamp: datetime | None = None
     ) -> Planner:
         return cls(
             now,
@@ -216,13 +203,10 @@ class Planner:
     def _retry_delay(self, item: PipelineItem[Any], outcome: Retry) -> timedelta:
         if outcome.after is not None:
             return delay_of(outcome.after)
-        first_s, most_s = (
-            delay.total_seconds()
-            for delay in (self._settings.retry_delay, self._settings.retry_delay_max)
-        )
-        return timedelta(
-            seconds=exponential(item.attempt, first_s=first_s, most_s=most_s, rng=self.rng)
-        )
+        first_s = self._settings.retry_delay.total_seconds()
+        most_s = self._settings.retry_delay_max.total_seconds()
+        delay_s = exponential(item.attempt, first_s=first_s, most_s=most_s, rng=self.rng)
+        return timedelta(seconds=delay_s)
 
     def _parked(self, reason: str) -> ColumnValues:
         return {
@@ -236,10 +220,9 @@ class Planner:
 
     def _fitting(self, text: str | None) -> str | None:
         """Shorten `text` to what the host's column holds."""
-        length = (
-            getattr(self._leased.column("last_error").type, "length", None) or ERROR_TEXT_CHARS_MAX
-        )
-        return None if text is None else shorten(text, chars_max=min(length, ERROR_TEXT_CHARS_MAX))
+        most = ERROR_TEXT_CHARS_MAX
+        length = getattr(self._leased.column("last_error").type, "length", None) or most
+        return None if text is None else shorten(text, chars_max=min(length, most))
 
     def _rest(self, item: PipelineItem[Any], outcome: Apply) -> tuple[ColumnValues, bool]:
         """Return when the row is due, and whether parked: also if its schedule cannot be read."""
@@ -283,11 +266,8 @@ class Planner:
         released = unlocked_values(self._leased)
         if self._leased.has_schedule:
             released |= {self._leased.column("due_at"): self._now}
-        return RowWrite(
-            values,
-            unless_changed=as_read,
-            when_changed=without_onupdate(self._leased, released),
-        )
+        when_changed = without_onupdate(self._leased, released)
+        return RowWrite(values, unless_changed=as_read, when_changed=when_changed)
 
 
 def with_onupdate_if(

@@ -89,11 +89,8 @@ def row_schedules(
     of_row: Callable[[Any], Schedule | None] | None,
     periodic: object,
 ) -> RowSchedules | None:
-    """Check what the host declared and return the schedules, None if there are none.
-
-    Raises:
-        ModelError: the model has no `ScheduleColumns`, or lacks a value of a declared row.
-        SettingsError: something is no schedule, or is declared twice.
+    """Check what the host declared and return the schedules, None if there are none; `ModelError`
+    for what the model lacks, `SettingsError` for what is no schedule, or declared twice.
     """
     if schedule is not None:
         _check_schedule(name, schedule)
@@ -112,11 +109,8 @@ def row_schedules(
             " mix them in",
             model=leased.name,
         )
-
-    def schedule_of_all(_row: object) -> Any:
-        return schedule
-
-    return RowSchedules(leased, of_row or schedule_of_all, declared)
+    of_all: Any = schedule
+    return RowSchedules(leased, of_row or (lambda _row: of_all), declared)
 
 
 def _check_schedule(name: str, schedule: object) -> None:

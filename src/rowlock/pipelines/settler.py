@@ -34,6 +34,7 @@ from rowlock.pipelines.decisions import Decision, checked, decide, raised_by_als
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.outcomes import (
     NOTHING,
+    SUCCESSES,
     Apply,
     Delete,
     Outcome,
@@ -63,22 +64,23 @@ async def release_items(
     by themselves. Rows that another transaction has locked are released behind the others, since
     they are waited for; with `locked_in_background` the caller does not wait.
     """
-    locked: list[PipelineItem[Any]] = []
-    for start in range(0, len(items), LEASES_PER_STATEMENT_MAX):
-        chunk = items[start : start + LEASES_PER_STATEMENT_MAX]
-        locked += await _release_chunk(context, chunk, waits=len(items) == 1)
-    if locked and locked_in_background:
-        context.background.begin(_release_locked(context, locked), purpose="release locked rows")
-    elif locked:
-        await _release_locked(context, locked)
+    locked = await _release_all(context, items, waits=len(items) == 1)
+    if locked:
+        releasing = _release_all(context, locked, waits=True)
+        if locked_in_background:
+            context.background.begin(releasing, purpose="release locked rows")
+        else:
+            await releasing
 
 
-async def _release_locked(
-    context: PipelineContext[Any], items: Sequence[PipelineItem[Any]]
-) -> None:
+async def _release_all(
+    context: PipelineContext[Any], items: Sequence[PipelineItem[Any]], *, waits: bool
+) -> list[PipelineItem[Any]]:
+    left: list[PipelineItem[Any]] = []
     for start in range(0, len(items), LEASES_PER_STATEMENT_MAX):
         chunk = items[start : start + LEASES_PER_STATEMENT_MAX]
-        await _release_chunk(context, chunk, waits=True)
+        left += await _release_chunk(context, chunk, waits=waits)
+    return left
 
 
 async def _release_chunk(
@@ -257,26 +259,23 @@ class Recorder(Generic[ModelT]):
         cleans_up: bool = True,
     ) -> None:
         """Record an outcome that was not written."""
-        name = type(outcome).__name__
+        name, reason = type(outcome).__name__, written.value
         logger.warning(
-            "%s: %s of row %s was not written (%s); look for side effects of this attempt: %s",
+            "%s: %s of row %s was not written (%s); look for side effects of this attempt: on_stale"
+            " is %s",
             self.context.name,
             name,
             item.id,
-            written.value,
-            (
-                "on_stale is called"
-                if cleans_up
-                else "on_stale is not called, since it may have been applied"
-            ),
+            reason,
+            "called" if cleans_up else "not called, since it may have been applied",
             extra={
                 "pipeline": self.context.name,
                 "row_id": item.id,
                 "outcome": name,
-                "reason": written.value,
+                "reason": reason,
             },
         )
-        self.stale(item, written.value)
+        self.stale(item, reason)
 
     def stale(self, item: PipelineItem[ModelT], reason: str) -> None:
         """Record an attempt that came to nothing, for `reason`."""
@@ -453,13 +452,10 @@ class Settler(Generic[ModelT]):
         self.context.tell(events.ItemAbandoned, item)
 
     def _clean_up_late(self, item: PipelineItem[ModelT], result: Result) -> None:
-        match decide(self.context, item, result):
-            case (Apply() | Delete()) as outcome:
-                self.context.background.begin(
-                    self.clean_up(item, outcome), purpose="clean up after a late result"
-                )
-            case _:
-                pass
+        outcome = decide(self.context, item, result)
+        if isinstance(outcome, SUCCESSES):
+            work = self.clean_up(item, outcome)
+            self.context.background.begin(work, purpose="clean up after a late result")
 
     async def _write(self, pending: PendingOutcome[ModelT]) -> None:
         try:
@@ -499,12 +495,8 @@ class Settler(Generic[ModelT]):
             of_ours = record_failure(self.context, item, error)
             of_hosts = self._refused_outcome(item, error)
         again = await self._write_instead(item, of_hosts or of_ours, of=outcome)
-        if (
-            again is not None
-            and not is_transient(again)
-            and of_hosts is not None
-            and not _is_usual(of_hosts, error)
-        ):
+        is_own = of_hosts is not None and not _is_usual(of_hosts, error)
+        if again is not None and not is_transient(again) and is_own:
             self._tell_unwritten(
                 "%s: what on_refused gave for row %s could not be written", item, again
             )
@@ -538,12 +530,8 @@ class Settler(Generic[ModelT]):
     def _refused_outcome(self, item: PipelineItem[ModelT], error: Exception) -> Outcome | None:
         """Return the outcome that `on_refused` gives; None if that cannot be one."""
         try:
-            return checked(
-                self.context,
-                item,
-                copied(self.context.hooks.on_refused(item, error)),
-                hook="on_refused",
-            )
+            outcome = copied(self.context.hooks.on_refused(item, error))
+            return checked(self.context, item, outcome, hook="on_refused")
         except HOST_ERRORS:
             logger.exception(
                 "%s: on_refused failed for row %s",

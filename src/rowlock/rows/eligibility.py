@@ -100,12 +100,8 @@ def was_main_lease(leased: LeasedTable, lockers: Collection[str] = ()) -> Column
 
 
 def related_owner(leased: LeasedTable, owner: str, main_key: object) -> str:
-    """Return the name under which `owner` locks a row of `leased` for the main row of `main_key`.
-
-    Where the key does not fit into the column, it is replaced by a digest of it.
-
-    Raises:
-        ModelError: not even that fits.
+    """Return the name under which `owner` locks a row for the main row of `main_key`: with a digest
+    of the key where that does not fit. `ModelError` where not even that fits.
     """
     name = f"{owner}{OWNER_SEPARATOR}{main_key}"
     if not leased.fits_owner(name):
@@ -185,11 +181,9 @@ def is_awaited(
     row, no related row keeps a mark.
     """
     place = order_column(leased)
-    waits_at_most = (
-        locking.precedence_timeout
-        if leased.has_schedule
-        else locking.precedence_timeout + min_processing_interval
-    )
+    waits_at_most = locking.precedence_timeout
+    if not leased.has_schedule:
+        waits_at_most += min_processing_interval
     # It is unknown how long a row has waited that was never processed: such rows have a window now
     # and then.
     window = is_in_window(
@@ -197,8 +191,7 @@ def is_awaited(
         min(WINDOW_MAX, locking.precedence_timeout / 10),
     )
     has_waited_long = case(
-        (place.is_(None), window),
-        else_=place < database_time_after(-waits_at_most),
+        (place.is_(None), window), else_=place < database_time_after(-waits_at_most)
     )
     return and_(
         exists().select_from(locking.leased.model).where(is_awaiting(locking)),
@@ -260,10 +253,8 @@ def eligible_parts(
 
 
 def is_lockable(leased: LeasedTable, token: object) -> ColumnElement[bool]:
-    """The row may be locked as a related one: no live lease is on it, or `token`'s own.
-
-    A reservation does not matter: a reset row never blocks a pipeline that needs it for a row
-    above.
+    """No live lease is on the row but `token`'s own. A reservation does not matter: a reset row
+    never blocks a pipeline that needs it for a row above.
     """
     return or_(is_free(leased), leased.attribute("lock_token") == token)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dis
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeAlias
@@ -64,9 +64,7 @@ def _is_named(element: object) -> bool:
     return isinstance(element, BindParameter) and not element.unique
 
 
-def _renamed(
-    element: Any,
-) -> BindParameter[Any] | None:
+def _renamed(element: Any) -> BindParameter[Any] | None:
     if not _is_named(element):
         return None
     value = element.value if element.callable is None else None
@@ -99,21 +97,19 @@ def noted_booleans() -> Iterator[list[str]]:
     asks: Any = BinaryExpression.__bool__
     mine = threading.get_ident()
 
-    def answer(expression: Any) -> Any:
-        if threading.get_ident() == mine and _is_jump(sys._getframe(1)):
-            noted.append(str(expression))
-        return asks(expression)
+    def noting(asks: Callable[[Any], bool]) -> Callable[[Any], bool]:
+        def answer(expression: Any) -> bool:
+            if threading.get_ident() == mine and _is_jump(sys._getframe(1)):
+                noted.append(str(expression))
+            return asks(expression)
 
-    def answer_attribute(attribute: Any) -> bool:
-        if threading.get_ident() == mine and _is_jump(sys._getframe(1)):
-            noted.append(str(attribute))
-        return True
+        return answer
 
     with _lock:
         # Any object is true: mapped attributes do not say anything else themselves.
         asks_attribute = vars(QueryableAttribute).get("__bool__")
-        BinaryExpression.__bool__ = answer  # type: ignore[assignment, method-assign, unused-ignore]
-        QueryableAttribute.__bool__ = answer_attribute  # type: ignore[attr-defined]
+        BinaryExpression.__bool__ = noting(asks)  # type: ignore[assignment, method-assign, unused-ignore]
+        QueryableAttribute.__bool__ = noting(lambda _: True)  # type: ignore[attr-defined]
         try:
             yield noted
         finally:
@@ -194,12 +190,8 @@ _BOUNDED = (Boolean, Date, DateTime, Enum, Float, Integer, Interval, Numeric, Ti
 
 def times_read(leased: LeasedTable) -> dict[str, Column[Any]]:
     """Return columns of times read before they are written, by attribute name."""
-    names = (
-        ("due_at", "last_processed_at", "deadline_at")
-        if leased.has_schedule
-        else ("last_processed_at",)
-    )
-    return {name: leased.column(name) for name in names}
+    more = ("due_at", "deadline_at") if leased.has_schedule else ()
+    return {name: leased.column(name) for name in ("last_processed_at", *more)}
 
 
 def unreadable_column(leased: LeasedTable) -> ColumnElement[str | None]:

@@ -58,11 +58,8 @@ def partial_index_options(where: ColumnElement[Any] | TextClause | None) -> dict
     """
     if where is None:
         return {}
-    return {
-        f"{dialect.name}_where": where
-        for dialect in known_dialects()
-        if dialect.has_partial_indexes
-    }
+    able = (dialect.name for dialect in known_dialects() if dialect.has_partial_indexes)
+    return {f"{name}_where": where for name in able}
 
 
 _UNSTABLE = frozenset(
@@ -156,11 +153,9 @@ def _is_array(element: object) -> bool:
 
 def _is_stable(element: object) -> bool:
     match element:
-        case SelectBase():
-            return False
         case Function():
             return element.name.lower() not in _UNSTABLE
-        case FunctionElement():
+        case SelectBase() | FunctionElement():
             return False
         case _:
             return True
@@ -265,12 +260,7 @@ def _index_of_model(of: Any, *, ready: str | ColumnElement[bool] | None, name: s
     place: DueColumn = "due_at" if spells_schedule(mapper) else "last_processed_at"
     ordered = mapper.columns[place]
     name = name or f"ix_{table.name}_{ordered.name}"
-    if any(other.name == name for other in table.indexes):
-        raise ModelError(
-            f"{table.name} has an index named {name} already; give that of {whose} another name:"
-            f" due_index({whose}, name=...)",
-            model=table.name,
-        )
+    _refuse_taken(table, name, call=f"due_index({whose}, name=...)")
     condition = _ready_of(whose, of) if is_pipeline else ready
     if isinstance(condition, ColumnElement):
         condition = index_condition(whose, condition, mapper)
@@ -285,6 +275,14 @@ def _index_of_model(of: Any, *, ready: str | ColumnElement[bool] | None, name: s
         info={INDEX_INFO: DueIndex(condition, (place, key.name))},
         **partial_index_options(where),
     )
+
+
+def _refuse_taken(table: Table, name: str, *, call: str) -> None:
+    if any(other.name == name for other in table.indexes):
+        raise ModelError(
+            f"{table.name} has an index named {name} already; give this one another name: {call}",
+            model=table.name,
+        )
 
 
 def _name_of(of: object) -> str:
@@ -440,7 +438,7 @@ def parked_index(
             )
         columns, options = parked_index_parts(key or KEY)
         return Index(name or parked_index_name(of), *columns, **options)
-    whose = getattr(of, "__name__", type(of).__name__)
+    whose = _name_of(of)
     if key is not None:
         raise ModelError(f"parked_index({whose}) knows the key; leave it out", model=whose)
     mapped: Any = getattr(of, "model", of) if is_of_pipeline(of) else of
@@ -453,12 +451,7 @@ def parked_index(
             model=whose,
         )
     name = name or parked_index_name(table.name)
-    if any(other.name == name for other in table.indexes):
-        raise ModelError(
-            f"{table.name} has an index named {name} already; give this one another name:"
-            f" parked_index({whose}, name=...)",
-            model=table.name,
-        )
+    _refuse_taken(table, name, call=f"parked_index({whose}, name=...)")
     parked_at = mapper.columns[PARKED]
     return Index(name, parked_at, own_key, **partial_index_options(parked_at.is_not(None)))
 

@@ -48,10 +48,7 @@ def processed_values(leased: LeasedTable, stamp: datetime) -> ColumnValues:
 
 
 def due_values(leased: LeasedTable, due_at: datetime, *, as_read: datetime | None) -> ColumnValues:
-    """The row is due at `due_at`, unless its due time was changed since it was read: then that time
-    stands.
-
-    So a service that makes a row due while an attempt runs is heard, and no minimum interval delays
-    its request.
+    """The row is due at `due_at`, unless its due time was changed since it was read, by a service
+    that made it due: then that time stands, without any minimum interval.
     """
     return {leased.column("due_at"): UnlessChanged(due_at, as_read=as_read)}

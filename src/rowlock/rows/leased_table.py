@@ -206,9 +206,8 @@ def innermost(type_: TypeEngine[Any], dialect: Dialect | None = None) -> TypeEng
     if dialect is not None:
         type_ = type_.dialect_impl(dialect)
     while isinstance(type_, TypeDecorator):
-        type_ = (
-            type_.impl_instance if dialect is None else type_.impl_instance.dialect_impl(dialect)
-        )
+        type_ = type_.impl_instance
+        type_ = type_ if dialect is None else type_.dialect_impl(dialect)
     return type_
 
 
@@ -241,11 +240,8 @@ def _is_plain_column(prop: Any) -> bool:
 
 def attributes_of(mapper: Mapper[Any]) -> dict[str, Column[Any]]:
     """Return the columns of a plain mapper by the names of their attributes."""
-    return {
-        prop.key: prop.columns[0]
-        for prop in mapper.column_attrs
-        if isinstance(prop.columns[0], Column)
-    }
+    columns = ((prop.key, prop.columns[0]) for prop in mapper.column_attrs)
+    return {name: column for name, column in columns if isinstance(column, Column)}
 
 
 def instance_of(mapper: Mapper[Any], values: Mapping[str, Any]) -> Any:
@@ -428,11 +424,8 @@ class LeasedTable:
 
     @cached_property
     def _token_class(self) -> type[uuid.UUID] | type[str]:
-        return (
-            uuid.UUID
-            if getattr(innermost(self.column("lock_token").type), "as_uuid", True)
-            else str
-        )
+        type_ = innermost(self.column("lock_token").type)
+        return uuid.UUID if getattr(type_, "as_uuid", True) else str
 
     def fits_owner(self, owner: str) -> bool:
         type_ = innermost(self.column("lock_owner").type)

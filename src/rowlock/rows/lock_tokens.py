@@ -41,9 +41,7 @@ VERSION_DIGIT_AT = 13
 VARIANT_DIGIT_AT = 17
 """Where the variant stands among the 32 digits of a UUID, counted from 1 as SQL does."""
 COUNTS_AT = 21
-"""Where the four digits of the counts stand: deaths in crowds, then those that are held against
-the row.
-"""
+"""Where the digits of the counts stand: deaths in crowds, then those held against the row."""
 MARK_AT = 25
 """Where the mark begins, which is the rest of the token."""
 MARK_BYTES = 4

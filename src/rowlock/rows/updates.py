@@ -107,11 +107,7 @@ def _resolve_nested(value: Any, now: datetime) -> Any:
 
 
 def column_of(leased: LeasedTable, key: object) -> Column[Any]:
-    """Return the table's column that `key` means.
-
-    Raises:
-        OutcomeError: the model has no such column.
-    """
+    """Return the table's column that `key` means; `OutcomeError` if the model has none."""
     if isinstance(key, Column) and key.table is leased.table:
         return key
     name = key
@@ -128,12 +124,7 @@ def column_of(leased: LeasedTable, key: object) -> Column[Any]:
 
 
 def compared_column(leased: LeasedTable, key: object) -> Column[Any]:
-    """Return the column that `key` means, if what was read of it can be compared with what is
-    there.
-
-    Raises:
-        OutcomeError: the model has no such column, or its type says too little.
-    """
+    """Return the column that `key` means; `OutcomeError` if its values cannot be compared."""
     column = column_of(leased, key)
     type_ = innermost(column.type)
     if isinstance(type_, NullType):
@@ -162,22 +153,14 @@ def column_values(leased: LeasedTable, values: Values) -> dict[Column[Any], Any]
 
 
 def checked_values(leased: LeasedTable, values: Values, dialect: Dialect) -> dict[Column[Any], Any]:
-    """As `column_values`, of values that their columns can keep and the model can read back.
-
-    Raises:
-        OutcomeError: as `column_values`; or names the column and the type of a value.
-    """
+    """As `column_values`, of values that columns keep and models read back; or `OutcomeError`."""
     written = column_values(leased, values)
     check_kept(leased.name, written, dialect)
     return written
 
 
 def check_kept(model: str, values: Mapping[Column[Any], Any], dialect: Dialect) -> None:
-    """Refuse a value that its column cannot keep, or that could not be read back.
-
-    Raises:
-        OutcomeError: names the column of `model` and the type of the value.
-    """
+    """Refuse, by `OutcomeError`, a value that its column cannot keep, or that is not read back."""
     for column, value in values.items():
         trial = _trial_of(column, dialect)
         if trial is _any_value or value is None or (type(value) not in PLAIN and is_sql(value)):
@@ -332,11 +315,8 @@ def _no_number(value: Any) -> str | None:
 
 
 def columns_written(leased: LeasedTable, values: Values) -> tuple[Column[Any], ...]:
-    """Return the table's columns that an update map writes, in its order; worked out once for maps
-    with the same keys.
-
-    Raises:
-        OutcomeError: as `column_values`.
+    """Return the columns that an update map writes, in its order, worked out once for the same
+    keys; `OutcomeError` as `column_values`.
     """
     if type(values) is not dict and not isinstance(values, Mapping):
         raise OutcomeError(

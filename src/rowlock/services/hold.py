@@ -198,11 +198,8 @@ async def hold(
 ) -> AsyncIterator[HeldByService[Any]]:
     """Hold rows for the time of the block, as `hold_rows` does, without its hint."""
     check_session_factory(session_factory, leased)
-    keys, lease_s, timeout_s = (
-        _checked_keys(ids),
-        _checked_lease_s(lock_timeout),
-        wait_limit_s(timeout),
-    )
+    keys, lease_s = _checked_keys(ids), _checked_lease_s(lock_timeout)
+    timeout_s = wait_limit_s(timeout)
     if timeout_s is None:
         raise ValueError("hold_rows waits for a limited time; pass a number of seconds")
     token = leased.new_token()
@@ -331,10 +328,8 @@ class _Holder(Generic[ModelT]):
                 )
 
     async def _timed_out(self, timeout_s: float) -> LockWaitTimeout:
-        expires_at, owner = (
-            self.leased.attribute("lock_expires_at"),
-            self.leased.attribute("lock_owner"),
-        )
+        expires_at = self.leased.attribute("lock_expires_at")
+        owner = self.leased.attribute("lock_owner")
         key = self.leased.attribute(self.leased.key_name)
         statement = (
             select(owner, type_coerce(expires_at, UtcDateTime), database_now())
@@ -343,22 +338,17 @@ class _Holder(Generic[ModelT]):
             .limit(1)
         )
 
-        async def work(
-            session: AsyncSession, connection: AsyncConnection
-        ) -> tuple[str | None, float | None]:
-            row = (await connection.execute(statement)).one_or_none()
-            return (None, None) if row is None else (row[0], (row[1] - row[2]).total_seconds())
+        async def work(session: AsyncSession, connection: AsyncConnection) -> Any:
+            return (await connection.execute(statement)).one_or_none()
 
+        row = await self._transact(work, purpose="see who holds rows", writes=False)
         # Without an answer it is a row lock or a lockset, whose holder is not known.
-        holder, seconds_left = await self._transact(
-            work, purpose="see who holds rows", writes=False
-        )
         return LockWaitTimeout(
             namespace=self.leased.name,
             keys=self.keys,
             timeout_s=timeout_s,
-            holder=holder,
-            seconds_left=seconds_left,
+            holder=None if row is None else row[0],
+            seconds_left=None if row is None else (row[1] - row[2]).total_seconds(),
         )
 
     async def _transact(

@@ -21,7 +21,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from sqlalchemy import Connection, Engine, event
@@ -42,12 +42,8 @@ _HELD = "rowlock_locks_in_process"
 
 
 def session_on_sqlite(session: AsyncConnection | AsyncSession) -> AsyncSession:
-    """Return the session if it can say when its transaction has ended, and shares it with no other.
-
-    Raises:
-        ConfigurationError: it is no session, or it has its connection from elsewhere, and with it
-            the commit.
-        UnsupportedDialectError: all sessions of the engine share one connection.
+    """Return a session that can say when its own transaction has ended; `ConfigurationError` if it
+    is none, or has its connection, and the commit, from elsewhere.
     """
     if not isinstance(session, AsyncSession) or not isinstance(bind := session.get_bind(), Engine):
         raise ConfigurationError(
@@ -144,7 +140,7 @@ async def hold_keys_in_process(
     finally:
         if granted:
             # One request for all of them: it is left once, by the first key.
-            leave_once = _once(partial(lockset.leave, request))
+            leave_once = cache(partial(lockset.leave, request))
             held.update({(namespace, "key", key): leave_once for key in wanted})
         else:
             lockset.leave(request)
@@ -158,18 +154,6 @@ def release_keys_in_process(
     held = _held_by(session.sync_session)
     for key in keys:
         held.pop((namespace, "key", key), lambda: None)()
-
-
-def _once(act: Callable[[], None]) -> Callable[[], None]:
-    done = False
-
-    def act_once() -> None:
-        nonlocal done
-        if not done:
-            done = True
-            act()
-
-    return act_once
 
 
 def release_in_process(session: AsyncSession, resource: str) -> None:
