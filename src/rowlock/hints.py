@@ -446,11 +446,8 @@ class Notifier:
     def _drop(self, model_name: str) -> None:
         self._dropped += 1
         if self._dropped == 1:
-            logger.warning(
-                "A hint cannot be sent to other replicas: %r",
-                model_name[:100],
-                extra={"model": model_name[:100]},
-            )
+            text = "A hint cannot be sent to other replicas: %r"
+            logger.warning(text, model_name[:100], extra={"model": model_name[:100]})
 
     def _record_failure(self, error: Exception) -> None:
         self._failures += 1

@@ -221,12 +221,8 @@ async def _cancel_overdue(
 def _forget(task: asyncio.Task[Any]) -> None:
     _overdue.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:
-        logger.warning(
-            "An overdue transaction failed in the end: %s",
-            task.get_name(),
-            extra={"task": task.get_name()},
-            exc_info=error,
-        )
+        text = "An overdue transaction failed in the end: %s"
+        logger.warning(text, task.get_name(), extra={"task": task.get_name()}, exc_info=error)
 
 
 def log_in_thread(log: Callable[[], None]) -> None:

@@ -132,10 +132,8 @@ def _isolation_level(session: AsyncSession, bind: Engine) -> object:
     """Return the isolation level that was asked for; None is the database's own."""
     # Sessions have execution options since SQLAlchemy 2.1. Where several levels are given, the
     # narrowest scope wins.
-    for options in (
-        getattr(session.sync_session, "execution_options", {}),
-        bind.get_execution_options(),
-    ):
+    of_session = getattr(session.sync_session, "execution_options", {})
+    for options in (of_session, bind.get_execution_options()):
         if (level := options.get("isolation_level")) is not None:
             return level
     return getattr(bind.dialect, "_on_connect_isolation_level", None)

@@ -102,10 +102,8 @@ async def acquire(
             f"more than {ACQUIRED_ROWS_MAX} rows of {leased.name} are to be locked at once; narrow"
             " the condition"
         )
-    out_of_reach = (
-        select(func.count()).select_from(leased.model).where(request.where, key.not_in(keys))
-    )
-    missing = await connection.scalar(out_of_reach) or 0
+    all_of_them = select(func.count()).select_from(leased.model).where(request.where)
+    missing = await connection.scalar(all_of_them.where(key.not_in(keys))) or 0
     if missing:
         raise RelatedLockUnavailable(
             model=leased.name, wanted=len(keys) + missing, available=len(keys)
@@ -134,30 +132,22 @@ async def read_acquired(
     ]
     needed = [undefer(leased.attribute(name)) for name in names]
     statement = select(leased.model).where(key.in_(keys)).order_by(key).options(*options, *needed)
-    rows = (
-        (await execute(session, statement, bind_arguments={"bind": bind_of(session, leased)}))
-        .scalars()
-        .unique()
-        .all()
-    )
+    rows = await _rows_of(session, leased, statement)
     session.expunge_all()
-    return list(rows)
+    return rows
+
+
+async def _rows_of(session: AsyncSession, leased: LeasedTable, statement: Any) -> list[Any]:
+    bind = {"bind": bind_of(session, leased)}
+    return list((await execute(session, statement, bind_arguments=bind)).scalars().unique())
 
 
 async def read_fresh(session: AsyncSession, leased: LeasedTable, keys: Sequence[Any]) -> list[Any]:
     """Return the rows of `keys` as they are now, attached, in order; joins the transaction."""
     key = leased.attribute(leased.key_name)
-    statement = (
-        select(leased.model)
-        .where(key.in_(keys))
-        .order_by(key)
-        .execution_options(populate_existing=True)
-    )
-    return list(
-        (await execute(session, statement, bind_arguments={"bind": bind_of(session, leased)}))
-        .scalars()
-        .unique()
-    )
+    statement = select(leased.model).where(key.in_(keys)).order_by(key)
+    fresh = statement.execution_options(populate_existing=True)
+    return await _rows_of(session, leased, fresh)
 
 
 def held_under(leased: LeasedTable, keys: Sequence[Any], token: object) -> ColumnElement[bool]:
@@ -171,22 +161,14 @@ async def lock_held(
     their keys, and those of rows that are there and no longer held.
     """
     # In the order in which all transactions lock rows, or two that want the same ones may deadlock.
-    in_order = (
-        select(leased.key)
-        .where(leased.key.in_(keys))
-        .order_by(leased.key)
-        .with_for_update(key_share=True)
-    )
+    in_order = select(leased.key).where(leased.key.in_(keys)).order_by(leased.key)
     bind = {"bind": bind_of(session, leased)}
-    there = frozenset((await execute(session, in_order, bind_arguments=bind)).scalars())
+    locking = in_order.with_for_update(key_share=True)
+    there = frozenset((await execute(session, locking, bind_arguments=bind)).scalars())
     # On SQLite a SELECT locks nothing and does not even begin a transaction.
     values = without_onupdate(leased, {leased.column("lock_token"): leased.column("lock_token")})
-    statement = (
-        update(leased.table)
-        .where(held_under(leased, keys, token))
-        .values(values)
-        .returning(leased.key)
-    )
+    ours = update(leased.table).where(held_under(leased, keys, token))
+    statement = ours.values(values).returning(leased.key)
     held = frozenset((await execute(session, statement, bind_arguments=bind)).scalars())
     return held, there - held
 
@@ -200,13 +182,11 @@ async def renew_keys(
     expires_at: object,
 ) -> Renewed:
     """Extend live leases under `token`, waiting for no row; joins the transaction."""
-    valid = held_under(leased, keys, token) & (
-        leased.column("lock_expires_at") > database_instant()
-    )
+    is_live = leased.column("lock_expires_at") > database_instant()
+    valid = held_under(leased, keys, token) & is_live
     now = LEASES.of(connection).skip_locked(leased, valid)
-    statement = (
-        update(leased.table).where(now).values(renewed_values(leased, expires_at=expires_at))
-    )
+    values = renewed_values(leased, expires_at=expires_at)
+    statement = update(leased.table).where(now).values(values)
     renewed = frozenset((await connection.scalars(statement.returning(leased.key))).all())
     if len(renewed) == len(keys):
         return Renewed(renewed, frozenset(), frozenset())
@@ -218,9 +198,8 @@ async def existing(
     connection: AsyncConnection, leased: LeasedTable, keys: Sequence[Any]
 ) -> frozenset[Any]:
     """Return those of `keys` that have a row; joins the caller's transaction."""
-    return frozenset(
-        (await connection.scalars(select(leased.key).where(leased.key.in_(keys)))).all()
-    )
+    found = await connection.scalars(select(leased.key).where(leased.key.in_(keys)))
+    return frozenset(found.all())
 
 
 async def release_keys(

@@ -152,11 +152,8 @@ async def _release_what_dead_held(
     connection: AsyncConnection, request: ClaimRequest, rows: Sequence[ClaimedRow]
 ) -> None:
     for died_here in (True, False):
-        dead = [
-            row.dead_token
-            for row in rows
-            if row.dead_token is not None and row.died_here is died_here
-        ]
+        ours = [row.dead_token for row in rows if row.died_here is died_here]
+        dead = [token for token in ours if token is not None]
         for related in request.related if dead else ():
             await release_dead(connection, related, dead, only_ended=not died_here)
 
@@ -196,25 +193,18 @@ async def load_rows(
     dialect = LEASES.on(bind.dialect.name)
 
     def build() -> Select[Any]:
-        names = [
-            *leased.lease_columns,
-            *(leased.mapper.get_property_by_column(column).key for column in compared),
-        ]
+        others = (leased.mapper.get_property_by_column(column).key for column in compared)
+        names = [*leased.lease_columns, *others]
         # Last, so that a host's load_only cannot leave out what the outcome is planned from.
         needed = [undefer(leased.attribute(name)) for name in names]
         return select(leased.model).where(dialect.matches_leases(leased)).options(*options, *needed)
 
     # Options are the host's, made anew each time.
     statement = build() if options else leased.prepared((load_rows, dialect, *compared), build)
-    found = await execute(
-        session,
-        statement,
-        dialect.lease_parameters(leased, leases_of(items)),
-        bind_arguments={"bind": bind},
-    )
-    by_key: dict[Any, ModelT] = {
-        getattr(row, leased.key_name): row for row in found.scalars().unique().all()
-    }
+    parameters = dialect.lease_parameters(leased, leases_of(items))
+    found = await execute(session, statement, parameters, bind_arguments={"bind": bind})
+    rows: Sequence[ModelT] = found.scalars().unique().all()
+    by_key = {getattr(row, leased.key_name): row for row in rows}
     session.expunge_all()
     found_rows = [by_key.get(item.id) for item in items]
     return [

@@ -341,14 +341,8 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
 
     @property
     def remaining(self) -> timedelta:
-        """Time left in which this holder may trust its lease, unless it is renewed; never
-        negative.
-        """
-        return (
-            timedelta(seconds=max(0.0, self.trusted_until - monotonic()))
-            if not self.is_lost
-            else timedelta(0)
-        )
+        """Time left in which this holder may trust its lease, unless renewed; never negative."""
+        return timedelta(seconds=max(0.0, self.trusted_until - monotonic()))
 
     @property
     def is_lost(self) -> bool:
@@ -367,10 +361,8 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
 
     def lease_lost(self, related: str = "") -> LeaseLost:
         """Return the error of a holder that acts on its row, or on rows of `related`, no longer."""
-        return LeaseLost(
-            pipeline=self.lock_owner,
-            row_id=f"{self.id} for its rows of {related}" if related else self.id,
-        )
+        row_id = f"{self.id} for its rows of {related}" if related else self.id
+        return LeaseLost(pipeline=self.lock_owner, row_id=row_id)
 
     def session(self) -> AsyncSession:
         """Return a new short session of the host's factory, to be used as ``async with

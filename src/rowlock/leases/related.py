@@ -66,16 +66,14 @@ async def lock_held_related(
     """
     locked: set[tuple[type, Any]] = set()
     for leased, acquired in item.held.perhaps() if item.held is not None else ():
-        ours = select(leased.key).where(
-            held_under(leased, acquired.keys, leased.as_token(item.lock_token))
-        )
-        mine = frozenset(
-            (await connection.scalars(ours.with_for_update(key_share=True, skip_locked=True))).all()
-        )
-        if len(mine) < len(acquired.keys) and len((await connection.scalars(ours)).all()) > len(
-            mine
-        ):
-            raise LockWaitTimeout(namespace=leased.name, keys=acquired.keys, timeout_s=0.0)
+        token = leased.as_token(item.lock_token)
+        ours = select(leased.key).where(held_under(leased, acquired.keys, token))
+        unlocked = ours.with_for_update(key_share=True, skip_locked=True)
+        mine = frozenset((await connection.scalars(unlocked)).all())
+        if len(mine) < len(acquired.keys):
+            there = (await connection.scalars(ours)).all()
+            if len(there) > len(mine):
+                raise LockWaitTimeout(namespace=leased.name, keys=acquired.keys, timeout_s=0.0)
         locked |= {(leased.model, key) for key in mine}
     return frozenset(locked)
 
@@ -157,9 +155,8 @@ async def renew_related(
             renewed = await renew_each(connection, leased, chunk, lock_timeout=lock_timeout)
             if len(renewed) == len(chunk):
                 continue
-            there = await existing(
-                connection, leased, [key for key, _ in chunk if key not in renewed]
-            )
+            left = [key for key, _ in chunk if key not in renewed]
+            there = await existing(connection, leased, left)
             missing |= {
                 item.lock_token
                 for (key, token), item in holders.items()
@@ -210,9 +207,9 @@ class RelatedLocker:
         leased = self.table_of(model)
         is_own_table = leased.table is self._leased.table
         # In its own table the pipeline's bare name is that of a main row's holder.
-        owner = (
-            related_owner(leased, self._owner, item.id) if shared or is_own_table else self._owner
-        )
+        owner = self._owner
+        if shared or is_own_table:
+            owner = related_owner(leased, owner, item.id)
         if is_own_table:
             # Its own row is the item's anyway.
             where = where & (leased.attribute(leased.key_name) != item.id)
@@ -253,14 +250,13 @@ class RelatedLocker:
                         raise
                     # Else another transaction changes the rows so often that it has them; how many
                     # they are was rolled back with the rest.
-                    raise RelatedLockUnavailable(
-                        model=leased.name, wanted=1, available=0
-                    ) from error
-            keys = [leased.value_as_read(row, leased.key) for row in rows]
-            values = [
-                {column: leased.value_as_read(row, column) for column in intent} for row in rows
-            ]
-            held.holds(leased, dict(zip(keys, values, strict=True)))
+                    unavailable = RelatedLockUnavailable(model=leased.name, wanted=1, available=0)
+                    raise unavailable from error
+            read = leased.value_as_read
+            as_read = {
+                read(row, leased.key): {one: read(row, one) for one in intent} for row in rows
+            }
+            held.holds(leased, as_read)
         return rows
 
     async def _again_if_aborted(
@@ -286,20 +282,10 @@ class RelatedLocker:
 
     async def _need_main(self, connection: AsyncConnection, item: PipelineItem[Any]) -> datetime:
         """Keep the main row until the commit: no claim may free its token; return its expiry."""
-        token, expires_at = (
-            self._leased.column("lock_token"),
-            self._leased.column("lock_expires_at"),
-        )
-        statement = (
-            select(type_coerce(expires_at, UtcDateTime))
-            .where(
-                self._leased.key == item.id,
-                token == item.lock_token,
-                expires_at > database_instant(),
-            )
-            .with_for_update(key_share=True)
-        )
-        until = await connection.scalar(statement)
+        leased, expires_at = self._leased, self._leased.column("lock_expires_at")
+        ours = held_under(leased, [item.id], item.lock_token) & (expires_at > database_instant())
+        statement = select(type_coerce(expires_at, UtcDateTime)).where(ours)
+        until = await connection.scalar(statement.with_for_update(key_share=True))
         if until is None:
             raise item.lease_lost()
         assert isinstance(until, datetime)

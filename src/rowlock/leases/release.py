@@ -48,17 +48,10 @@ async def release(
     dialect = LEASES.of(connection)
     ours = dialect.matches_leases(leased)
     values = without_onupdate(leased, unlocked_values(leased))
-    statement = (
-        update(leased.table)
-        .where(ours if waits else dialect.skip_locked(leased, ours))
-        .values(values)
-        .returning(leased.key)
-    )
-    return frozenset(
-        (
-            await connection.scalars(statement, dialect.lease_parameters(leased, leases_of(items)))
-        ).all()
-    )
+    unlocked = ours if waits else dialect.skip_locked(leased, ours)
+    statement = update(leased.table).where(unlocked).values(values).returning(leased.key)
+    parameters = dialect.lease_parameters(leased, leases_of(items))
+    return frozenset((await connection.scalars(statement, parameters)).all())
 
 
 async def release_dead(
@@ -104,9 +97,8 @@ async def sweep(
     token, last = leased.column("lock_token"), leased.column("last_processed_at")
     limit = database_time_after(-older_than)
     # One that is so far ahead was written before the clock was set back, or by hand.
-    never_returned = and_(
-        token.is_(None), or_(last < limit, last > database_time_after(older_than))
-    )
+    is_far_off = or_(last < limit, last > database_time_after(older_than))
+    never_returned = and_(token.is_(None), is_far_off)
     # No lease is without an end, and no row is reset without a stamp.
     half_a_lock = and_(expires_at.is_(None), or_(token.is_not(None), last.is_(None)))
     # An end that is no time may stand behind all times, and would never come.
@@ -127,12 +119,8 @@ async def mend_stamps(connection: AsyncConnection, leased: LeasedTable) -> int:
     last = leased.column("last_processed_at")
     ahead = and_(leased.column("lock_token").is_(None), last > database_time_after(STAMP_AHEAD_MAX))
     narrowed = LEASES.of(connection).skip_locked(leased, ahead, limit=SWEPT_ROWS_MAX)
-    statement = (
-        update(leased.table)
-        .where(narrowed)
-        .values(without_onupdate(leased, {last: database_now()}))
-    )
-    return (await connection.execute(statement)).rowcount
+    values = without_onupdate(leased, {last: database_now()})
+    return (await connection.execute(update(leased.table).where(narrowed).values(values))).rowcount
 
 
 async def _clear_lock_columns(

@@ -158,18 +158,11 @@ def record_failure(
     context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException
 ) -> Retry:
     # Alerts that count errors are about live work alone.
-    log, text = (
-        (logger.warning, "%s: rehearsing row %s failed")
-        if item.is_rehearsal
-        else (logger.error, "%s: processing row %s failed")
-    )
-    log(
-        text,
-        context.name,
-        item.id,
-        extra={"pipeline": context.name, "row_id": item.id},
-        exc_info=error,
-    )
+    log, text = logger.error, "%s: processing row %s failed"
+    if item.is_rehearsal:
+        log, text = logger.warning, "%s: rehearsing row %s failed"
+    extra = {"pipeline": context.name, "row_id": item.id}
+    log(text, context.name, item.id, extra=extra, exc_info=error)
     _tell_failed(context, item, describe(error))
     return Retry(error=error)
 
@@ -231,13 +224,9 @@ def _record_expected(
 ) -> None:
     # Without a traceback: the host knows where such errors come from.
     text = describe(error)
-    logger.warning(
-        "%s: processing row %s failed with an error that is expected: %s",
-        context.name,
-        item.id,
-        text,
-        extra={"pipeline": context.name, "row_id": item.id, "error": text},
-    )
+    extra = {"pipeline": context.name, "row_id": item.id, "error": text}
+    told = "%s: processing row %s failed with an error that is expected: %s"
+    logger.warning(told, context.name, item.id, text, extra=extra)
     _tell_failed(context, item, text)
 
 
@@ -328,13 +317,8 @@ def record_unreadable(
     """Return the outcome of a row that cannot be read: `Park`; without a schedule, `Retry`."""
     extra = {"pipeline": context.name, "row_id": item.id, "column": column}
     if context.leased.has_schedule:
-        logger.error(
-            "%s: row %s is parked: its %s cannot be read",
-            context.name,
-            item.id,
-            column,
-            extra=extra,
-        )
+        text = "%s: row %s is parked: its %s cannot be read"
+        logger.error(text, context.name, item.id, column, extra=extra)
         return Park(
             f"{column} cannot be read: it holds no time that Python has; correct it, then unpark"
             " the row"

@@ -58,11 +58,7 @@ class PeriodicRows(Generic[ModelT]):
         self.context = context
         schedules = context.schedules
         self._rows: dict[Any, Periodic] = {} if schedules is None else dict(schedules.periodic)
-        self._looks_at = monotonic() if self._rows else float("inf")
-
-    @property
-    def are_due(self) -> bool:
-        return self._looks_at <= monotonic()
+        self.looks_at = monotonic() if self._rows else float("inf")
 
     async def ensure(self) -> None:
         """Insert missing rows. A refusal is logged, others need not wait; an outage is raised."""
@@ -71,13 +67,11 @@ class PeriodicRows(Generic[ModelT]):
         except Exception as error:
             if is_outage(error):
                 raise
-            logger.exception(
-                "%s: periodic rows could not be inserted",
-                self.context.name,
-                extra={"pipeline": self.context.name, "rows": len(self._rows)},
-            )
+            extra = {"pipeline": self.context.name, "rows": len(self._rows)}
+            text = "%s: periodic rows could not be inserted"
+            logger.exception(text, self.context.name, extra=extra)
         period_s = self.context.settings.orphaned_after.total_seconds()
-        self._looks_at = monotonic() + jittered(period_s)
+        self.looks_at = monotonic() + jittered(period_s)
 
     async def _ensure(self) -> None:
         try:
@@ -262,7 +256,7 @@ class Fetcher(Generic[ModelT]):
             related = (one.table for one in each.context.locker.tables)
             if each is self._heartbeater or self.context.leased.table in related:
                 await each.renew_if_slept()
-        if self._periodic.are_due:
+        if self._periodic.looks_at <= monotonic():
             await self._periodic.ensure()
         request = self._claim_builder.next(limit, after=self._start)
         try:
@@ -275,14 +269,12 @@ class Fetcher(Generic[ModelT]):
             # Perhaps one of the rows cannot be read. Without them each is claimed, and fails by
             # itself.
             self._claim_builder.do_without_rows()
-            logger.warning(
+            extra = {"pipeline": self.context.name}
+            text = (
                 "%s: the answer to a claim could not be read; its rows were released, and for"
-                " %.0f s claims read no rows: each row is read by itself when its turn comes",
-                self.context.name,
-                UNREADABLE_S,
-                extra={"pipeline": self.context.name},
-                exc_info=error,
+                " %.0f s claims read no rows: each row is read by itself when its turn comes"
             )
+            logger.warning(text, self.context.name, UNREADABLE_S, extra=extra, exc_info=error)
             return await finish(
                 self._claim_and_queue(replace(request, with_rows=False)), purpose="fetch"
             )
@@ -461,12 +453,9 @@ class Fetcher(Generic[ModelT]):
         if not items:
             return
         await release_items(self.context, items)
-        logger.warning(
-            "%s: %s rows were claimed beyond the room in the queue, and released",
-            self.context.name,
-            len(items),
-            extra={"pipeline": self.context.name, "rows": len(items)},
-        )
+        extra = {"pipeline": self.context.name, "rows": len(items)}
+        text = "%s: %s rows were claimed beyond the room in the queue, and released"
+        logger.warning(text, self.context.name, len(items), extra=extra)
 
     def _record_reached(self, position: Position) -> None:
         self._reached = position
@@ -501,10 +490,6 @@ class Fetcher(Generic[ModelT]):
         self.context.failures.failed("fetcher", text)
         self._fetches_in_vain += 1
         self._rests_until = monotonic() + self._delay_s()
-        logger.warning(
-            "%s: a fetch failed",
-            self.context.name,
-            extra={"pipeline": self.context.name},
-            exc_info=error,
-        )
+        extra = {"pipeline": self.context.name}
+        logger.warning("%s: a fetch failed", self.context.name, extra=extra, exc_info=error)
         events.emit(events.FetchFailed(self.context.name, text))

@@ -267,13 +267,12 @@ class Heartbeater(Generic[ModelT]):
             self.context.counters.renewals += len(confirmed)
             for item in items:
                 expires_at = confirmed.get(item.lock_token)
-                # One of which a related row lags behind is tried again at the next beat, while the
-                # trust lasts that it has; and an item that was lost or released meanwhile stays so.
-                if (
-                    expires_at is not None
-                    and self._is_kept(item)
-                    and item.lock_token not in lagging
-                ):
+                if expires_at is None or item.lock_token in lagging:
+                    # One of which a related row lags behind is tried again at the next beat, while
+                    # the trust lasts that it has.
+                    continue
+                # An item that was lost or released meanwhile stays so.
+                if self._is_kept(item):
                     item.trusted_until, item.lock_expires_at = trusted_until, expires_at
             missing = [
                 item for item in items if item.lock_token not in confirmed and self._is_kept(item)
@@ -365,22 +364,15 @@ class Heartbeater(Generic[ModelT]):
             if attempt is not None:
                 attempt.end(Ended.LEASE_LOST)
         for item in lost:
-            logger.warning(
-                "%s: the lease of row %s was lost",
-                self.context.name,
-                item.id,
-                extra={"pipeline": self.context.name, "row_id": item.id},
-            )
+            extra = {"pipeline": self.context.name, "row_id": item.id}
+            text = "%s: the lease of row %s was lost"
+            logger.warning(text, self.context.name, item.id, extra=extra)
             self.context.tell(events.LeaseExpired, item)
 
     def _record_failure(self, error: Exception) -> None:
         text = describe(error)
         self.context.counters.renewals_failed += 1
         self.context.failures.failed("heartbeater", text)
-        logger.warning(
-            "%s: a renewal failed",
-            self.context.name,
-            extra={"pipeline": self.context.name},
-            exc_info=error,
-        )
+        extra = {"pipeline": self.context.name}
+        logger.warning("%s: a renewal failed", self.context.name, extra=extra, exc_info=error)
         events.emit(events.RenewalFailed(self.context.name, text))

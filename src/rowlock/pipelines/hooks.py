@@ -104,11 +104,8 @@ class Surroundings:
                 manager = make(self._item)
                 manager.__enter__()
             except HOST_ERRORS:
-                logger.exception(
-                    "%s: what surrounds an attempt could not be entered",
-                    self._pipeline,
-                    extra=self._fields(),
-                )
+                text = "%s: what surrounds an attempt could not be entered"
+                logger.exception(text, self._pipeline, extra=self._fields())
             else:
                 self._entered.append(manager)
 
@@ -121,11 +118,8 @@ class Surroundings:
             except HOST_ERRORS as raised:
                 # One that is a generator lets the attempt's own error through.
                 if raised is not error:
-                    logger.exception(
-                        "%s: what surrounds an attempt could not be left",
-                        self._pipeline,
-                        extra=self._fields(),
-                    )
+                    text = "%s: what surrounds an attempt could not be left"
+                    logger.exception(text, self._pipeline, extra=self._fields())
 
     def _fields(self) -> dict[str, object]:
         return {"pipeline": self._pipeline, "row_id": self._item.id}

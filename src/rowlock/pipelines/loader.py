@@ -69,17 +69,13 @@ class Loader(Generic[ModelT]):
                     self.context.failures.failed(LOADER, describe(error))
                 if not is_transient(error) or retries.are_over or self.context.grace_over:
                     raise
-                logger.warning(
-                    "%s: reading row %s is tried again",
-                    self.context.name,
-                    item.id,
-                    extra={
-                        "pipeline": self.context.name,
-                        "row_id": item.id,
-                        "tries": retries.count,
-                    },
-                    exc_info=error,
-                )
+                extra = {
+                    "pipeline": self.context.name,
+                    "row_id": item.id,
+                    "tries": retries.count,
+                }
+                text = "%s: reading row %s is tried again"
+                logger.warning(text, self.context.name, item.id, extra=extra, exc_info=error)
                 await retries.rest()
                 continue
             if row is HIDDEN:

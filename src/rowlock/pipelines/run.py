@@ -55,12 +55,8 @@ async def tell_indexes(context: PipelineContext[Any], request: ClaimRequest) -> 
         async with claim_slot(engine, wait_s=timeout.total_seconds()):
             look = await context.transact(work, purpose="look at indexes", writes=False)
     except Exception as error:
-        logger.debug(
-            "%s: the indexes could not be looked at",
-            context.name,
-            extra={"pipeline": context.name},
-            exc_info=error,
-        )
+        text = "%s: the indexes could not be looked at"
+        logger.debug(text, context.name, extra={"pipeline": context.name}, exc_info=error)
         return None
     for problem in problems_of(context.name, context.leased.table.name, look):
         logger.warning("%s: %s", context.name, problem, extra={"pipeline": context.name})
@@ -149,9 +145,9 @@ class PipelineRun(Generic[ModelT]):
         async def look() -> None:
             await tell_indexes(self.context, ClaimBuilder(self.context).next(1))
 
+        begin = self.context.background.begin
         self._index_timer = self._loop.call_later(
-            LOOK_AFTER_S,
-            lambda: self.context.background.begin(look(), purpose="look at indexes"),
+            LOOK_AFTER_S, lambda: begin(look(), purpose="look at indexes")
         )
 
     def _close_pool_if_ending(self) -> bool:
@@ -188,11 +184,8 @@ class PipelineRun(Generic[ModelT]):
         """
         queued, in_progress = frozenset(self.context.queue), self.context.in_progress
         tracked = self.heartbeater.tracked()
-        strays = [
-            item
-            for item in tracked
-            if not (item in queued or item in in_progress or item in self.settler)
-        ]
+        placed = (queued, in_progress, self.settler)
+        strays = [item for item in tracked if not any(item in one for one in placed)]
         self.context.counters.strays += len(strays)
         for item in strays:
             self.settler.settle_later(item, Ended.INTERRUPTED)

@@ -15,7 +15,7 @@ one renewal that takes all its time: so one failed renewal loses no lease.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import Annotated, Any, TypedDict
@@ -157,9 +157,8 @@ class PipelineSettings(BaseModel):
     @property
     def queue_low_watermark(self) -> int:
         """The fetcher fetches when fewer items than this are queued."""
-        return min(
-            self.queue_capacity, max(1, math.ceil(self.workers_num * self.queue_lower_limit_factor))
-        )
+        wanted = math.ceil(self.workers_num * self.queue_lower_limit_factor)
+        return min(self.queue_capacity, max(1, wanted))
 
     @property
     def fetch_delays_s(self) -> tuple[float, ...]:
@@ -298,9 +297,8 @@ def check_has_effect(pipeline: str, settings: PipelineSettings, model: str) -> N
 
 def _as_settings_error(pipeline: str, error: ValidationError) -> SettingsError:
     names = tuple(dict.fromkeys(str(problem["loc"][0]) for problem in error.errors()))
-    unknown = [
-        str(problem["loc"][0]) for problem in error.errors() if problem["type"] == "extra_forbidden"
-    ]
+    problems = error.errors()
+    unknown = [str(one["loc"][0]) for one in problems if one["type"] == "extra_forbidden"]
     if unknown:
         meant = get_close_matches(unknown[0], SETTING_NAMES, n=1, cutoff=MEANT_ALIKE)
         text = (
@@ -315,66 +313,50 @@ def _as_settings_error(pipeline: str, error: ValidationError) -> SettingsError:
     return SettingsError(f"{pipeline}: {text}", pipeline=pipeline, settings=names)
 
 
-def _contradictions(s: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
+def _contradictions(s: PipelineSettings) -> Iterator[tuple[tuple[str, ...], str]]:
     two_beats_s = 2 * s.heartbeat_interval.total_seconds() * (1 + JITTER)
     needed = s.lease_margin + timedelta(seconds=two_beats_s) + s.renew_timeout
-    rules = [
-        (
-            s.queue_lower_limit_factor > s.queue_upper_limit_factor,
+    if s.queue_lower_limit_factor > s.queue_upper_limit_factor:
+        yield (
             ("queue_lower_limit_factor", "queue_upper_limit_factor"),
-            (
-                f"queue_lower_limit_factor ({s.queue_lower_limit_factor:g}) is above"
-                f" queue_upper_limit_factor ({s.queue_upper_limit_factor:g}); lower the first or"
-                " raise the second"
-            ),
-        ),
-        (
-            s.heartbeat_trigger >= s.lock_timeout,
+            f"queue_lower_limit_factor ({s.queue_lower_limit_factor:g}) is above"
+            f" queue_upper_limit_factor ({s.queue_upper_limit_factor:g}); lower the first or"
+            " raise the second",
+        )
+    if s.heartbeat_trigger >= s.lock_timeout:
+        yield (
             ("heartbeat_trigger", "lock_timeout"),
-            (
-                f"heartbeat_trigger ({_text(s.heartbeat_trigger)}) must be less than lock_timeout"
-                f" ({_text(s.lock_timeout)}), or every lease would be renewed at every beat; half"
-                " of lock_timeout is a good value"
-            ),
-        ),
-        (
-            needed > s.heartbeat_trigger,
+            f"heartbeat_trigger ({_text(s.heartbeat_trigger)}) must be less than lock_timeout"
+            f" ({_text(s.lock_timeout)}), or every lease would be renewed at every beat; half"
+            " of lock_timeout is a good value",
+        )
+    if needed > s.heartbeat_trigger:
+        yield (
             ("heartbeat_trigger", "lease_margin", "heartbeat_interval", "renew_timeout"),
-            (
-                f"heartbeat_trigger ({_text(s.heartbeat_trigger)}) leaves no room for lease_margin"
-                f" ({_text(s.lease_margin)}) + two beats of heartbeat_interval"
-                f" ({_text(s.heartbeat_interval)}, with jitter) + renew_timeout"
-                f" ({_text(s.renew_timeout)}) = {_text(needed)}; raise heartbeat_trigger or lower"
-                " the others"
-            ),
-        ),
-        (
-            s.retry_delay > s.retry_delay_max,
+            f"heartbeat_trigger ({_text(s.heartbeat_trigger)}) leaves no room for lease_margin"
+            f" ({_text(s.lease_margin)}) + two beats of heartbeat_interval"
+            f" ({_text(s.heartbeat_interval)}, with jitter) + renew_timeout"
+            f" ({_text(s.renew_timeout)}) = {_text(needed)}; raise heartbeat_trigger or lower"
+            " the others",
+        )
+    if s.retry_delay > s.retry_delay_max:
+        yield (
             ("retry_delay", "retry_delay_max"),
-            (
-                f"retry_delay ({_text(s.retry_delay)}) is above retry_delay_max"
-                f" ({_text(s.retry_delay_max)})"
-            ),
-        ),
-        (
-            s.stall_limit < s.lock_timeout,
+            f"retry_delay ({_text(s.retry_delay)}) is above retry_delay_max"
+            f" ({_text(s.retry_delay_max)})",
+        )
+    if s.stall_limit < s.lock_timeout:
+        yield (
             ("stall_limit", "lock_timeout"),
-            (
-                f"stall_limit ({_text(s.stall_limit)}) must not be less than lock_timeout"
-                f" ({_text(s.lock_timeout)}): so long a lease lasts anyway"
-            ),
-        ),
-        (
-            s.orphaned_after <= s.lock_timeout,
+            f"stall_limit ({_text(s.stall_limit)}) must not be less than lock_timeout"
+            f" ({_text(s.lock_timeout)}): so long a lease lasts anyway",
+        )
+    if s.orphaned_after <= s.lock_timeout:
+        yield (
             ("orphaned_after", "lock_timeout"),
-            (
-                f"orphaned_after ({_text(s.orphaned_after)}) must be more than lock_timeout"
-                f" ({_text(s.lock_timeout)}): a lease that just expired belongs to its pipeline"
-                " first"
-            ),
-        ),
-    ]
-    return [(names, problem) for broken, names, problem in rules if broken]
+            f"orphaned_after ({_text(s.orphaned_after)}) must be more than lock_timeout"
+            f" ({_text(s.lock_timeout)}): a lease that just expired belongs to its pipeline first",
+        )
 
 
 def _text(duration: timedelta) -> str:

@@ -95,13 +95,9 @@ async def _release_chunk(
             return [
                 item for half in halves for item in await _release_chunk(context, half, waits=waits)
             ]
-        logger.warning(
-            "%s: %s rows were not released and stay leased until they expire",
-            context.name,
-            len(items),
-            extra={"pipeline": context.name, "rows": len(items)},
-            exc_info=error,
-        )
+        extra = {"pipeline": context.name, "rows": len(items)}
+        text = "%s: %s rows were not released and stay leased until they expire"
+        logger.warning(text, context.name, len(items), extra=extra, exc_info=error)
         return []
     context.counters.released += len(released)
     left = [] if waits else [item for item in items if item.id not in released]
@@ -127,17 +123,13 @@ async def release_related_of(
             await _release(context, chunk, only_related=True)
         except Exception as error:
             for item in chunk:
-                logger.warning(
-                    "%s: related rows of row %s were not freed and stay leased until they expire",
-                    context.name,
-                    item.id,
-                    extra={
-                        "pipeline": context.name,
-                        "row_id": item.id,
-                        "rows": len(item.held or ()),
-                    },
-                    exc_info=error,
-                )
+                extra = {
+                    "pipeline": context.name,
+                    "row_id": item.id,
+                    "rows": len(item.held or ()),
+                }
+                text = "%s: related rows of row %s were not freed and stay leased until they expire"
+                logger.warning(text, context.name, item.id, extra=extra, exc_info=error)
 
 
 async def _release(
@@ -240,13 +232,9 @@ class Recorder(Generic[ModelT]):
         context = self.context
         context.counters.parked += 1
         reason = reason_parked(item, outcome, context.settings)
-        logger.warning(
-            "%s: row %s is parked, and nothing works on it until it is unparked: %s",
-            context.name,
-            item.id,
-            reason,
-            extra={"pipeline": context.name, "row_id": item.id, "reason": reason},
-        )
+        extra = {"pipeline": context.name, "row_id": item.id, "reason": reason}
+        text = "%s: row %s is parked, and nothing works on it until it is unparked: %s"
+        logger.warning(text, context.name, item.id, reason, extra=extra)
         events.emit(events.ItemParked(context.name, item.id, item.lock_token, reason))
         return reason
 
@@ -443,12 +431,9 @@ class Settler(Generic[ModelT]):
         self.context.counters.abandoned += 1
         self.context.calls.abandon(attempt)
         attempt.on_late_result(lambda result: self._clean_up_late(item, result))
-        logger.error(
-            "%s: process ignored its cancellation and was left behind with row %s",
-            self.context.name,
-            item.id,
-            extra={"pipeline": self.context.name, "row_id": item.id},
-        )
+        extra = {"pipeline": self.context.name, "row_id": item.id}
+        text = "%s: process ignored its cancellation and was left behind with row %s"
+        logger.error(text, self.context.name, item.id, extra=extra)
         self.context.tell(events.ItemAbandoned, item)
 
     def _clean_up_late(self, item: PipelineItem[ModelT], result: Result) -> None:
@@ -533,12 +518,9 @@ class Settler(Generic[ModelT]):
             outcome = copied(self.context.hooks.on_refused(item, error))
             return checked(self.context, item, outcome, hook="on_refused")
         except HOST_ERRORS:
-            logger.exception(
-                "%s: on_refused failed for row %s",
-                self.context.name,
-                item.id,
-                extra={"pipeline": self.context.name, "row_id": item.id},
-            )
+            extra = {"pipeline": self.context.name, "row_id": item.id}
+            text = "%s: on_refused failed for row %s"
+            logger.exception(text, self.context.name, item.id, extra=extra)
             return None
 
     def _raised_outcome(self, item: PipelineItem[ModelT], error: Exception) -> Outcome | None:
@@ -559,13 +541,9 @@ class Settler(Generic[ModelT]):
             self._cleaning.discard(attempt)
         if not isinstance(result, Returned):
             error = result.error if isinstance(result, Raised) else TimeoutError(result.value)
-            logger.error(
-                "%s: on_stale failed for row %s",
-                self.context.name,
-                item.id,
-                extra={"pipeline": self.context.name, "row_id": item.id},
-                exc_info=error,
-            )
+            extra = {"pipeline": self.context.name, "row_id": item.id}
+            text = "%s: on_stale failed for row %s"
+            logger.error(text, self.context.name, item.id, extra=extra, exc_info=error)
 
 
 def _is_usual(failure: Outcome, error: Exception) -> bool:

@@ -40,21 +40,17 @@ class Formula:
         return filled
 
 
-def formula_of(
-    expression: Any,
-) -> tuple[Formula, list[Any]] | None:
+def formula_of(expression: Any) -> tuple[Formula, list[Any]] | None:
     """Return what `expression` shares with others, and its own values; None if unknown."""
-    element = (
-        expression if isinstance(expression, ColumnElement) else expression.__clause_element__()
-    )
+    is_element = isinstance(expression, ColumnElement)
+    element = expression if is_element else expression.__clause_element__()
     # Of SQLAlchemy 2.0.38 to 2.1.9; where there is none, each expression is like no other.
     generate = getattr(element, "_generate_cache_key", None)
     key = None if generate is None else generate()
     if key is None or not all(_is_plain(parameter) for parameter in key.bindparams):
         return None
-    return Formula(key.key, element, tuple(key.bindparams)), [
-        parameter.value for parameter in key.bindparams
-    ]
+    values = [parameter.value for parameter in key.bindparams]
+    return Formula(key.key, element, tuple(key.bindparams)), values
 
 
 def _is_plain(parameter: BindParameter[Any]) -> bool:
@@ -188,9 +184,8 @@ def _expression(
     column: Column[Any], rule: object, *, number: int, given: Mapping[str, ColumnElement[Any]]
 ) -> Any:
     if isinstance(rule, Formula):
-        return rule.filled(
-            [_parameter(name, type_, given) for name, type_ in _slots_of_formula(rule, number)]
-        )
+        slots = _slots_of_formula(rule, number)
+        return rule.filled([_parameter(name, type_, given) for name, type_ in slots])
     if not isinstance(rule, UnlessSet) and rule not in _RULES:
         return rule
     new = _parameter(f"rowlock_new_{number}", column.type, given)

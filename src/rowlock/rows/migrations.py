@@ -20,7 +20,6 @@ migrations".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from sqlalchemy import Column, ColumnElement, Integer, String, Text, Uuid, table, text
@@ -37,14 +36,10 @@ from rowlock.rows.indexes import (
 )
 
 FILLFACTOR = 70
-"""Advised share of a page that PostgreSQL fills at first, in percent: the rest takes new
-versions of the same rows.
-"""
+"""Advised share of a page that PostgreSQL fills at first, in percent; the rest is for updates."""
 
 MigrationOperations: TypeAlias = Any
-"""Alembic's ``op``, or an ``Operations`` object. Not told more exactly, because Alembic is the
-host's dependency and not ours.
-"""
+"""Alembic's ``op``, or an ``Operations`` object: Alembic is the host's dependency and not ours."""
 
 
 def lock_columns() -> list[Column[Any]]:
@@ -147,9 +142,9 @@ def add_due_index(
         ModelError: `ready` mentions a lock column, or `column` is not one by which rows are
             claimed.
     """
-    name = name or due_index_name(table_name, column)
+    names = name or due_index_name(table_name, column), table_name
     parts = due_index_parts(table_name, ready=ready, column=column)
-    _build(op, _Index(name, table_name, schema), parts, concurrently=concurrently)
+    _build(op, names, parts, schema=schema, concurrently=concurrently)
 
 
 def drop_due_index(
@@ -164,8 +159,8 @@ def drop_due_index(
     """Take back `add_due_index`; the arguments are the same. PostgreSQL: ``ACCESS EXCLUSIVE``
     unless `concurrently`.
     """
-    built = _Index(name or due_index_name(table_name, column), table_name, schema)
-    _drop(op, built, concurrently=concurrently)
+    names = name or due_index_name(table_name, column), table_name
+    _drop(op, names, schema=schema, concurrently=concurrently)
 
 
 def add_parked_index(
@@ -188,8 +183,8 @@ def add_parked_index(
         name: of the index, ``ix_<table>_parked_at`` by default.
         concurrently: as for `add_due_index`.
     """
-    built = _Index(name or parked_index_name(table_name), table_name, schema)
-    _build(op, built, parked_index_parts(key), concurrently=concurrently)
+    names = name or parked_index_name(table_name), table_name
+    _build(op, names, parked_index_parts(key), schema=schema, concurrently=concurrently)
 
 
 def drop_parked_index(
@@ -203,8 +198,8 @@ def drop_parked_index(
     """Take back `add_parked_index`; the arguments are the same. PostgreSQL: ``ACCESS EXCLUSIVE``
     unless `concurrently`.
     """
-    built = _Index(name or parked_index_name(table_name), table_name, schema)
-    _drop(op, built, concurrently=concurrently)
+    names = name or parked_index_name(table_name), table_name
+    _drop(op, names, schema=schema, concurrently=concurrently)
 
 
 def set_fillfactor(
@@ -240,25 +235,16 @@ def _dialect(op: MigrationOperations) -> RowDialect:
     return ROWS.on(op.get_context().dialect.name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Index:
-    """An index by its names."""
-
-    name: str
-    table_name: str
-    schema: str | None
-
-
 def _build(
     op: MigrationOperations,
-    index: _Index,
+    names: tuple[str, str],
     parts: tuple[list[Any], dict[str, Any]],
     *,
+    schema: str | None,
     concurrently: bool,
 ) -> None:
     columns, options = parts
     concurrent = _dialect(op).concurrently if concurrently else None
-    names, schema = (index.name, index.table_name), index.schema
     if concurrent is None:
         op.create_index(*names, columns, schema=schema, **options)
         return
@@ -269,12 +255,12 @@ def _build(
         op.create_index(*names, columns, schema=schema, **concurrent, **options)
 
 
-def _drop(op: MigrationOperations, index: _Index, *, concurrently: bool) -> None:
+def _drop(
+    op: MigrationOperations, names: tuple[str, str], *, schema: str | None, concurrently: bool
+) -> None:
     concurrent = _dialect(op).concurrently if concurrently else None
     if concurrent is None:
-        op.drop_index(index.name, index.table_name, schema=index.schema)
+        op.drop_index(*names, schema=schema)
         return
     with op.get_context().autocommit_block():
-        op.drop_index(
-            index.name, index.table_name, schema=index.schema, if_exists=True, **concurrent
-        )
+        op.drop_index(*names, schema=schema, if_exists=True, **concurrent)

@@ -120,10 +120,8 @@ def parked_values(leased: LeasedTable, reason: str) -> ColumnValues:
     parked_at = leased.column("parked_at")
     length = getattr(leased.column("last_error").type, "length", None) or ERROR_TEXT_CHARS_MAX
     text = shorten(reason, chars_max=min(length, ERROR_TEXT_CHARS_MAX))
-    return {
-        parked_at: func.coalesce(parked_at, database_now()),
-        leased.column("last_error"): text,
-    }
+    since = func.coalesce(parked_at, database_now())
+    return {parked_at: since, leased.column("last_error"): text}
 
 
 def unparked_values(leased: LeasedTable) -> ColumnValues:

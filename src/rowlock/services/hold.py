@@ -321,11 +321,8 @@ class _Holder(Generic[ModelT]):
             try:
                 await self._transact(work, purpose="let go of held rows")
             except Exception as error:
-                logger.warning(
-                    "Held rows were not freed and stay leased until they expire: %s",
-                    self.leased.name,
-                    exc_info=error,
-                )
+                text = "Held rows were not freed and stay leased until they expire: %s"
+                logger.warning(text, self.leased.name, exc_info=error)
 
     async def _timed_out(self, timeout_s: float) -> LockWaitTimeout:
         expires_at = self.leased.attribute("lock_expires_at")

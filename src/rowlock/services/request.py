@@ -36,9 +36,8 @@ async def write_request(
     bind = {"bind": bound}
     await session.flush()
     now = (await execute(session, select(database_now()), bind_arguments=bind)).scalar_one()
-    written: ColumnValues = checked_values(
-        leased, resolve_now_placeholders(values, now), bound.dialect
-    )
+    resolved = resolve_now_placeholders(values, now)
+    written: ColumnValues = checked_values(leased, resolved, bound.dialect)
     if written:
         connection = await session.connection(bind_arguments=bind)
         moved = (key, leased.next_version | written)
@@ -73,25 +72,16 @@ async def write_past_lease(
         found = select(leased.key).where(is_it)
         return (await execute(session, found, bind_arguments=bind)).first() is not None
     names = {attribute_name(leased, column): value for column, value in values.items()}
-    touched = list(
-        dict.fromkeys(
-            [*names, *(attribute_name(leased, column) for column in leased.columns_with_onupdate)]
-        )
-    )
+    moved = (attribute_name(leased, column) for column in leased.columns_with_onupdate)
+    touched = list(dict.fromkeys([*names, *moved]))
     # By way of the ORM, which notes the instance as changed in this transaction or savepoint.
-    statement = (
-        update(leased.model).where(is_it).values(names).returning(*map(leased.attribute, touched))
-    )
-    result = await execute(
-        session,
-        statement,
-        bind_arguments=bind,
-        execution_options={"synchronize_session": "fetch"},
-    )
+    written = update(leased.model).where(is_it).values(names)
+    statement = written.returning(*map(leased.attribute, touched))
+    how = {"synchronize_session": "fetch"}
+    result = await execute(session, statement, bind_arguments=bind, execution_options=how)
     row = result.one_or_none()
-    instance: object | None = session.sync_session.identity_map.get(
-        leased.mapper.identity_key_from_primary_key((key,))
-    )
+    identity = leased.mapper.identity_key_from_primary_key((key,))
+    instance: object | None = session.sync_session.identity_map.get(identity)
     if row is not None and instance is not None:
         # What the statement returned, and not a refresh: a session that sends reads to a replica
         # would read what was before.
