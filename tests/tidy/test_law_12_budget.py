@@ -17,15 +17,15 @@ LINES = {
     "dashboard": 1845,
     "database": 1263,
     "demo": 659,
-    "dialects": 3753,
+    "dialects": 3743,
     "dispatch": 3791,
     "graph": 7095,
-    "ground": 2934,
+    "ground": 2930,
     "insight": 9587,
-    "leases": 2983,
+    "leases": 2978,
     "locks": 743,
     "migrations": 619,
-    "pipelines": 7670,
+    "pipelines": 7663,
     "rows": 2916,
     "services": 694,
     "streams": 14354,
@@ -36,7 +36,7 @@ LINES = {
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 255
 """Most modules of the package."""
-BASE_EXCEPTIONS_MAX, BLIND_MAX = 39, 76
+BASE_EXCEPTIONS_MAX, BLIND_MAX = 38, 76
 ROOM = 300
 """Lines by which a figure may be too high."""
 

@@ -234,15 +234,13 @@ async def count_deaths(
             counted.append(row)
             continue
         before = deaths_of(row.dead_token)
-        deaths = deaths_after(
-            row.dead_token, lost=lost[mark_of(row.dead_token)], max_deaths=request.max_deaths
-        )
+        lost_there = lost[mark_of(row.dead_token)]
+        deaths = deaths_after(row.dead_token, lost=lost_there, max_deaths=request.max_deaths)
         is_first = deaths.are_trying(request.max_deaths) and not is_trying
         is_trying = is_trying or is_first
         token = with_deaths(row.lock_token, deaths, in_crowd=in_crowd and not is_first)
-        counted.append(
-            _with_lease(request.leased, row, token, is_attempt=deaths.counted > before.counted)
-        )
+        is_attempt = deaths.counted > before.counted
+        counted.append(_with_lease(request.leased, row, token, is_attempt=is_attempt))
     return counted
 
 

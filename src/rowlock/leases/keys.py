@@ -106,14 +106,11 @@ def _leave_alone(leased: LeasedTable, written: object, *, owner: str) -> None:
         return
     spoilt.add(written)
     extra = {"pipeline": owner}
-    shown = (owner, leased.name, written)
-    logger.error(
-        "%s: skipping a row of %s: its key %.100r cannot be read back", *shown, extra=extra
-    )
+    text = "%s: skipping a row of %s: its key %.100r cannot be read back"
+    logger.error(text, owner, leased.name, written, extra=extra)
     if len(spoilt) == SPOILT_KEYS_MAX:
-        logger.error(
-            "%s: skipping %d rows; no more of them are told", owner, SPOILT_KEYS_MAX, extra=extra
-        )
+        text = "%s: skipping %d rows; no more of them are told"
+        logger.error(text, owner, SPOILT_KEYS_MAX, extra=extra)
 
 
 def key_as_read(leased: LeasedTable) -> ColumnElement[Any]:

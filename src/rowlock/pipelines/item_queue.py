@@ -53,12 +53,7 @@ class ItemQueue(Generic[ModelT]):
     """
 
     def __init__(
-        self,
-        size: int,
-        low_watermark: int,
-        *,
-        holds_ahead: bool = True,
-        grows: bool = False,
+        self, size: int, low_watermark: int, *, holds_ahead: bool = True, grows: bool = False
     ) -> None:
         self.size = self.capacity = self._wanted = size
         self.low_watermark = self._low_watermark_of_size = low_watermark
@@ -86,11 +81,9 @@ class ItemQueue(Generic[ModelT]):
     @property
     def room(self) -> int:
         """How many items should be claimed."""
-        return (
-            self.places
-            if self.holds_ahead
-            else max(0, min(self.places, self.idle() - len(self._heap)))
-        )
+        if self.holds_ahead:
+            return self.places
+        return max(0, min(self.places, self.idle() - len(self._heap)))
 
     @property
     def places(self) -> int:

@@ -28,10 +28,9 @@ class PostgresqlLocks(LockDialect):
         self, connection: AsyncConnection | AsyncSession, resource: str, timeout_s: float | None
     ) -> bool:
         """Have the server lock a number that stands for the name."""
-        joined = (
-            connection if isinstance(connection, AsyncConnection) else await connection.connection()
-        )
-        return await _hold_in_database(joined, resource, timeout_s)
+        if isinstance(connection, AsyncSession):
+            connection = await connection.connection()
+        return await _hold_in_database(connection, resource, timeout_s)
 
     async def hold_name_with_snapshot(
         self, session: AsyncSession, namespace: str, timeout_s: float | None
@@ -88,13 +87,11 @@ async def _hold_in_database(
         )
     lock_id = literal(string_to_lock_id(resource), BigInteger)
     # The server does not let an attempt overtake those that wait.
-    if timeout_s is not None and await connection.scalar(
-        select(func.pg_try_advisory_xact_lock(lock_id))
-    ):
+    attempt = select(func.pg_try_advisory_xact_lock(lock_id))
+    if timeout_s is not None and await connection.scalar(attempt):
         return True
-    return timeout_s != 0 and await _within_lock_timeout(
-        connection, select(func.pg_advisory_xact_lock(lock_id)), timeout_s
-    )
+    waiting = select(func.pg_advisory_xact_lock(lock_id))
+    return timeout_s != 0 and await _within_lock_timeout(connection, waiting, timeout_s)
 
 
 async def _within_lock_timeout(
@@ -109,9 +106,8 @@ async def _within_lock_timeout(
         # Without the savepoint the timeout would abort the caller's transaction.
         async with connection.begin_nested():
             before = await connection.scalar(select(func.current_setting("lock_timeout")))
-            await connection.execute(
-                select(func.set_config("lock_timeout", f"{timeout_ms}ms", True))
-            )
+            limit = func.set_config("lock_timeout", f"{timeout_ms}ms", True)
+            await connection.execute(select(limit))
             await connection.execute(statement)
             await connection.execute(select(func.set_config("lock_timeout", before, True)))
     except DBAPIError as error:

@@ -203,11 +203,8 @@ class PostgresqlRows(RowDialect):
     def insert_unless_there(
         self, model: type[Any], values: dict[str, Any], *, unique: str, where: TextClause
     ) -> Executable:
-        free = (
-            insert(model)
-            .values(values)
-            .on_conflict_do_nothing(index_elements=[unique], index_where=where)
-        )
+        new = insert(model).values(values)
+        free = new.on_conflict_do_nothing(index_elements=[unique], index_where=where)
         return free.returning(model)
 
     def set_fillfactor(self, table: str, percent: int | None) -> str:
