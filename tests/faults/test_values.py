@@ -129,6 +129,8 @@ async def test_what_postgresql_refuses(
     postgresql_database: TemporaryDatabase, values: dict[str, Any]
 ) -> None:
     """A value of the wrong kind would cost its neighbours their outcomes."""
+    if values == {"note": 7} and postgresql_database.engine.dialect.driver == "psycopg":
+        pytest.skip("psycopg sends a number for a text as a text")
     rows, _, counters = await play(postgresql_database, Apply({"status": "sent"} | values))
     check_that_one_failed(rows, counters)
 
