@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import ColumnElement, and_, text
 
 from rowlock import Apply, PipelineManager
 from rowlock.testing import TemporaryDatabase
 
-from ..host import Run, RunPipeline
+from ..host import Attachment, RecordingPipeline, Run, RunPipeline, Volume
 from .blocking import until_so
 from .scenes import add, read_all
 
@@ -43,3 +43,22 @@ async def test_rows_of_views_and_partitions_are_each_done_once(
     assert sorted(item.id for item in pipeline.items) == list(range(40))
     rows = await read_all(postgresql_database, Run)
     assert {row.id: row.status for row in rows} == {n: f"done {n}" for n in range(40)}
+
+
+class AttachedPipeline(RecordingPipeline):
+    model = Attachment
+
+    def ready(self) -> ColumnElement[bool]:
+        """Attachments of submitted volumes."""
+        return and_(Attachment.volume_id == Volume.id, Volume.status == "submitted")
+
+
+async def test_what_is_ready_may_name_another_table(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """Rows of both tables have a place: no claim would know which one is meant."""
+    [volume] = await add(postgresql_database, Volume())
+    await add(postgresql_database, Attachment(volume_id=volume.id))
+    pipeline = AttachedPipeline()
+    async with PipelineManager(postgresql_database.session_factory, [pipeline]):
+        await until_so(lambda: pipeline.statistics().counters["applied"] == 1)

@@ -32,9 +32,9 @@ from sqlalchemy import (
     bindparam,
     case,
     cast,
+    column,
     func,
     literal,
-    literal_column,
     not_,
     null,
     or_,
@@ -143,7 +143,7 @@ def _claiming(
     )
     ordered = (
         select(
-            *_place_of(leased),
+            *([_ctid(leased).label("rowlock_place")] if leased.has_places else ()),
             leased.key.label("id"),
             case((was_main_lease(leased, request.lockers), token), else_=None).label("dead_token"),
             and_(token.is_not(None), leased.column("lock_owner") == request.owner).label(
@@ -195,11 +195,11 @@ def _claiming(
     )
 
 
-_CTID: ColumnElement[Any] = literal_column("ctid")
-
-
-def _place_of(leased: LeasedTable) -> list[ColumnElement[Any]]:
-    return [_CTID.label("rowlock_place")] if leased.has_places else []
+def _ctid(leased: LeasedTable) -> Any:
+    # Named by its table: what is ready may name others, which have one, too.
+    ctid: Any = column("ctid")
+    ctid.table = leased.table
+    return ctid
 
 
 def _is_in(leased: LeasedTable, locked: CTE) -> ColumnElement[bool]:
@@ -212,7 +212,7 @@ def _is_in(leased: LeasedTable, locked: CTE) -> ColumnElement[bool]:
     if not leased.has_places:
         return true()
     places = select(locked.c.rowlock_place).scalar_subquery()
-    return any_(func.array(places)) == _CTID
+    return any_(func.array(places)) == _ctid(leased)
 
 
 def _whole_row(leased: LeasedTable) -> list[ColumnElement[Any]]:
@@ -490,7 +490,7 @@ class PostgresqlLeases(LeaseDialect):
         last = leased.column("last_processed_at")
         own = [given.c[name] for name, _ in slots]
         free = (
-            select(*_place_of(leased), leased.key.label("rowlock_key"), *own)
+            select(_ctid(leased).label("rowlock_place"), leased.key.label("rowlock_key"), *own)
             .where(
                 leased.key == given.c.key,
                 leased.column("lock_token") == given.c.token,
