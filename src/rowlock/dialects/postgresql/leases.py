@@ -48,7 +48,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.selectable import TableValuedAlias
-from sqlalchemy.types import UserDefinedType
+from sqlalchemy.types import NullType, UserDefinedType
 
 from rowlock.dialects.contract import LeaseDialect
 from rowlock.dialects.postgresql.rows import (
@@ -195,11 +195,11 @@ def _claiming(
     )
 
 
-def _ctid(leased: LeasedTable) -> Any:
+def _ctid(leased: LeasedTable) -> ColumnElement[Any]:
     # Named by its table: what is ready may name others, which have one, too.
-    ctid: Any = column("ctid")
-    ctid.table = leased.table
-    return ctid
+    place = column("ctid", NullType())
+    place.table = leased.table
+    return place
 
 
 def _is_in(leased: LeasedTable, locked: CTE) -> ColumnElement[bool]:
