@@ -38,15 +38,19 @@ T = TypeVar("T")
 
 async def as_host_code(call: Callable[[], Awaitable[T]]) -> T:
     """Await `call`, in a task of rowlock's; a cancellation that escapes without this task being
-    asked to end becomes a `HostCodeError`.
+    asked to end, or what would end the event loop, becomes a `HostCodeError`.
     """
     try:
         return await call()
-    except asyncio.CancelledError as error:
+    except (Exception, GeneratorExit):
+        raise
+    except BaseException as error:
         task = asyncio.current_task()
-        if task is None or task.cancelling():
+        if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
             raise
-        raise HostCodeError("a cancellation escaped that nobody had asked for") from error
+        is_stray = isinstance(error, asyncio.CancelledError)
+        text = "a cancellation escaped that nobody had asked for" if is_stray else describe(error)
+        raise HostCodeError(text) from error
 
 
 def as_ordinary(error: BaseException) -> Exception:

@@ -11,9 +11,9 @@ from rowlock.tasks import as_host_code
 from rowlock.testing import virtual_time
 
 
-async def cancelled() -> None:
+async def raising(error: BaseException) -> None:
     await asyncio.sleep(0)
-    raise asyncio.CancelledError
+    raise error
 
 
 @virtual_time
@@ -22,7 +22,9 @@ async def test_a_cancellation_that_nobody_asked_for_is_an_error() -> None:
     without an end.
     """
     with pytest.raises(HostCodeError, match="a cancellation escaped"):
-        await as_host_code(cancelled)
+        await as_host_code(lambda: raising(asyncio.CancelledError()))
+    with pytest.raises(HostCodeError, match="SystemExit: 3"):
+        await as_host_code(lambda: raising(SystemExit(3)))
 
 
 @virtual_time

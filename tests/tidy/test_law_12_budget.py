@@ -20,7 +20,7 @@ LINES = {
     "dialects": 3743,
     "dispatch": 3791,
     "graph": 7095,
-    "ground": 2930,
+    "ground": 2934,
     "insight": 9587,
     "leases": 2978,
     "locks": 743,
@@ -36,7 +36,7 @@ LINES = {
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 255
 """Most modules of the package."""
-BASE_EXCEPTIONS_MAX, BLIND_MAX = 38, 76
+BASE_EXCEPTIONS_MAX, BLIND_MAX = 39, 76
 ROOM = 300
 """Lines by which a figure may be too high."""
 
