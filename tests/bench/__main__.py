@@ -31,7 +31,6 @@ SECONDS_MAX = 600
 
 
 def arguments() -> argparse.Namespace:
-    """Read the command line."""
     names = ", ".join(measure.name for measure in (*MEASURES, *PEERS))
     parser = argparse.ArgumentParser(
         prog="python tests/bench", description=__doc__, epilog=f"measures: {names}"
@@ -119,7 +118,6 @@ def measured(measure: Measure, place: Place, options: argparse.Namespace) -> Res
 
 
 def main() -> None:
-    """Measure on both databases."""
     options = arguments()
     # So that a run that is told to end stops its server, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))

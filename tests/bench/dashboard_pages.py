@@ -97,7 +97,6 @@ async def timed(app: Dashboard, client: AsyncClient, path: str) -> float:
 
 
 def counter(host: Any) -> list[str]:
-    """Return a list to which each statement is added."""
     counted: list[str] = []
 
     def count(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:

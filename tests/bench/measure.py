@@ -39,7 +39,6 @@ class Scale:
     limit_first: bool
 
     def pick(self, full: int, quick: int) -> int:
-        """Return `full`, or `quick` in a quick run."""
         return quick if self.quick else full
 
 

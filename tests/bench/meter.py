@@ -39,7 +39,6 @@ class Meter:
 
     @classmethod
     async def on(cls, engine: AsyncEngine) -> Self:
-        """Return a meter that knows the server, if it runs here."""
         return cls(engine, await _server_of(engine))
 
     def start(self) -> None:

@@ -32,7 +32,6 @@ _folders: list[tempfile.TemporaryDirectory[str]] = []
 
 
 async def pgqueuer(place: Place, scale: Scale, *, batch: int, workers: int) -> Figures:
-    """Return our drain and that of pgqueuer, on PostgreSQL."""
     return await _against(
         place, scale, workers=workers, command=("pgqueuer", dsn(make_url(place.url)), str(batch))
     )

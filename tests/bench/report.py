@@ -16,8 +16,6 @@ from measure import Figures, Measure
 
 @dataclass(frozen=True)
 class Result:
-    """The rounds of one measure on one database."""
-
     name: str
     title: str
     database: str
@@ -63,7 +61,6 @@ def write_json(results: list[Result], path: Path, *, command: str, load_before: 
 
 
 def read_json(path: Path) -> list[Result]:
-    """Read what `write_json` wrote."""
     found = json.loads(path.read_text(encoding="utf-8"))["results"]
     return [Result(each["name"], each["title"], each["database"], each["rounds"]) for each in found]
 

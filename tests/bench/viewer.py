@@ -29,7 +29,6 @@ async def asked(port: int, path: str) -> tuple[asyncio.StreamReader, asyncio.Str
 
 
 async def look(number: int, port: int, is_open: asyncio.Event) -> None:
-    """Hold a stream open, and the next one when it ends."""
     while True:
         reader, writer = await asked(port, f"/live/{STREAMS[number % len(STREAMS)]}")
         is_open.set()

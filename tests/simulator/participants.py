@@ -50,7 +50,6 @@ class SimulatedReplica:
         return self.process.is_alive and self.ending is None
 
     def shut_down(self, grace_s: float, trace: Trace) -> None:
-        """Stop as a host does, with some time for what runs."""
         self.ending = self.process.spawn(
             self._end(grace_s, trace), name=f"end of {self.process.name}"
         )
@@ -109,7 +108,6 @@ class Participants:
 
     @property
     def in_service(self) -> list[SimulatedReplica]:
-        """The replicas that were neither killed nor shut down."""
         return [replica for replica in self.replicas if replica.is_in_service]
 
     @property

@@ -29,7 +29,6 @@ async def put_rows(
     trace: Trace,
     rng: Random,
 ) -> None:
-    """Add `rows` one after the other, with rests between."""
     ways: tuple[Callable[..., Any], ...] = (
         _hint_with_the_commit,
         _hint_afterwards,
@@ -50,7 +49,6 @@ async def put_rows(
 async def put_at_once(
     session_factory: async_sessionmaker[AsyncSession], rows: Sequence[object]
 ) -> None:
-    """Add `rows` together."""
     async with session_factory.begin() as session:
         session.add_all(rows)
 

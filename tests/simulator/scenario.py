@@ -105,7 +105,6 @@ class World:
         self._trace.record(text, place=None if row is None else _place_of(row))
 
     def wrong(self, text: str, *, row: object = None) -> None:
-        """Say that something is wrong: the run has failed."""
         self._trace.wrong(text, place=None if row is None else _place_of(row))
 
     @contextmanager

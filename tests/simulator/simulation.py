@@ -147,7 +147,6 @@ class Simulation:
         self._engines.close()
 
     def run(self, seed: int) -> SimulationReport:
-        """Play one run and return what became of it."""
         levels = {name: logging.getLogger(name).level for name in QUIET}
         for name in levels:
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)

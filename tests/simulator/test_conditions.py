@@ -33,7 +33,6 @@ logger = logging.getLogger("rowlock.of_a_test")
 
 
 def host_of(kind: Fault, *, seed: int = 1) -> HostileHost:
-    """Return a host that is hostile in one way."""
     return HostileHost(Conditions(hostile=(kind,)), seed=seed, is_calm=lambda: False)
 
 
@@ -65,8 +64,6 @@ def test_a_run_without_them_is_the_run_that_it_was() -> None:
 
 
 def fingerprints(kinds: Sequence[Fault], seeds: Sequence[int]) -> list[str]:
-    """Return what became of runs that may have `kinds`."""
-
     class Chosen(Tasks):
         faults = kinds
 
@@ -238,7 +235,6 @@ def scenario_of(kind: type[TaskPipeline], *kinds: Fault) -> type[Scenario]:
 
 
 def first_with(kind: Fault, scenario: type[Scenario]) -> SimulationReport:
-    """Return the first run that has `kind`."""
     seed = next(seed for seed in SEEDS if kind in Conditions.drawn([kind], seed=seed).hostile)
     with Simulation(scenario) as simulation:
         return simulation.run(seed)

@@ -27,16 +27,12 @@ class Base(DeclarativeBase):
 
 
 class Part(LockColumns, Base):
-    """A part of a work that has no end, and how far it is."""
-
     __tablename__ = "parts"
     id: Mapped[int] = mapped_column(primary_key=True)
     steps: Mapped[int] = mapped_column(default=0)
 
 
 class PartPipeline(Pipeline[Part]):
-    """Does steps until it is asked to stop."""
-
     model = Part
     process_timeout = None
     min_processing_interval = 0.5

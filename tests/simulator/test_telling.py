@@ -22,8 +22,6 @@ class Calm(Tasks):
 
 
 class Silent(Calm):
-    """Its check fails and does not say why."""
-
     def check(self) -> None:
         raise AssertionError
 
@@ -34,15 +32,11 @@ class Mistaken(Calm):
 
 
 class MistakenAlways(Calm):
-    """What must always be true has a mistake."""
-
     def always(self) -> None:
         assert {}["no such disk"]
 
 
 class SilentService(Calm):
-    """A service fails and does not say why."""
-
     def services(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
         return [self.fail]
 

@@ -104,7 +104,6 @@ class Trace:
     def record(
         self, text: str, *, place: Place | None = None, change: Change | None = None
     ) -> None:
-        """Write a line, under the name of whoever runs."""
         if len(self.entries) >= ENTRIES_MAX:
             # What went wrong in the end must not be lost.
             del self.entries[: ENTRIES_MAX // 2]
@@ -144,7 +143,6 @@ class Trace:
         self.wrongs.append(Wrong(text, place))
 
     def read_changes(self) -> None:
-        """Write down what was committed since the last time."""
         number = self.changes[-1].number if self.changes else 0
         for change in changes_from(self._file.execute(_NEW, (number,)).fetchall()):
             self.changes.append(change)

@@ -292,12 +292,13 @@ class _Place(Generic[ModelT]):
             if self._is_left:
                 return
             self.item = None
-            if task.cancelling() or getattr(task, "_must_cancel", False):  # taken back
+            # Before Python 3.13, `uncancel` leaves a request to be delivered: to the next row.
+            if task.cancelling() or getattr(task, "_must_cancel", False):
                 pool.on_worked(item)
                 self.leave(error)
                 return
             pool.go_on(self, item, error)
-            # When its attempt ended; 0 for one that was prevented.
+            # Noted when its attempt ended, so that the clock is not read once more.
             if item.ended_at >= yields_at:
                 await asyncio.sleep(0)
                 yields_at = monotonic() + YIELDS_AFTER_S
@@ -373,6 +374,8 @@ class Pool(Generic[ModelT]):
         """Begin work on what is queued, while a worker is free and the settler has room.
 
         One place is woken at a time: it goes on with what need not wait, and feeds when it waits.
+        Called whenever one of these changes: items arrive, a worker is free or rests, the settler
+        has room.
         """
         if self._is_feeding or self.is_waking:
             # An eager task may end within the call that makes it: the outer call goes on, without
@@ -428,6 +431,7 @@ class Pool(Generic[ModelT]):
         if place.task is not None:
             self._left.add(place.task)
             place.task.add_done_callback(self._left.discard)
+        # At the end of the event loop this closes the pool: no row is begun any more.
         self.context.check_ending()
         self._on_worker_done(place.worker, error)
 

@@ -24,7 +24,6 @@ class Cost:
 
 
 async def cost_of(way: Way) -> Cost:
-    """Return what `way` takes, of all threads."""
     gc.collect()
     cpu, began = time.process_time(), time.perf_counter()
     await way()

@@ -26,7 +26,6 @@ def same(value: Any) -> Any:
 
 
 def counted(values: list[int]) -> list[int]:
-    """Do next to nothing with each of a block of values."""
     return [value + 1 for value in values]
 
 

@@ -15,7 +15,6 @@ SCHEMA = "bench_peer"
 
 @contextmanager
 def own_schema(dsn: str) -> Iterator[str]:
-    """Give the connection string that works in the schema."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
         connection.execute(f"CREATE SCHEMA {SCHEMA}")

@@ -49,7 +49,6 @@ class Load:
 
     @property
     def warm(self) -> int:
-        """How many events come before those that are measured."""
         return max(int(self.events * WARM), 1)
 
 
@@ -248,7 +247,6 @@ async def drained(
 
 
 async def drained_by_driver(place: Place, load: Load, *, has_states: bool = False) -> Drained:
-    """Work off the same backlog by the driver alone."""
     async with EventHost.opened(place, step_rows_max=load.rows, **load.options) as host:
         meter = await Meter.on(host.engine)
         async with host.running():

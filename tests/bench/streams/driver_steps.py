@@ -67,9 +67,7 @@ class KnownKeys:
 
 
 class Driver(Protocol):
-    async def step(self, after: int, rows_max: int) -> tuple[int, int]:
-        """Do a step; return how many rows it had, and its end."""
-        ...
+    async def step(self, after: int, rows_max: int) -> tuple[int, int]: ...
 
     async def close(self) -> None: ...
 
@@ -131,7 +129,6 @@ class _OnPostgresql:
         await self._connection.close()
 
     async def step(self, after: int, rows_max: int) -> tuple[int, int]:
-        """Do a step; return how many rows it had, and its end."""
         connection, flow = self._connection, self._flow
         upto = await connection.fetchval(_END, self._stream, after, rows_max)
         if upto is None:
@@ -158,8 +155,6 @@ class _OnPostgresql:
 
 
 class _OnSqlite:
-    """Steps by `sqlite3`."""
-
     def __init__(
         self, connection: sqlite3.Connection, flow_id: int, stream: str, shards: list[Any]
     ) -> None:
@@ -176,7 +171,6 @@ class _OnSqlite:
         self._connection.close()
 
     async def step(self, after: int, rows_max: int) -> tuple[int, int]:
-        """Do a step; return how many rows it had, and its end."""
         run, flow = self._connection.execute, self._flow
         ((upto,),) = run(_on_sqlite(_END), (self._stream, after, rows_max)).fetchall()
         if upto is None:

@@ -27,8 +27,6 @@ ANSWER_S_MAX = 60.0
 
 
 class FlowElsewhere:
-    """The other process, as the one that measures sees it."""
-
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 

@@ -47,8 +47,6 @@ SEED = 18
 
 @dataclass(frozen=True, slots=True)
 class Payment:
-    """An event of usual size."""
-
     account: str
     cents: int
     shop: str
@@ -134,7 +132,6 @@ class EventHost:
     def add_up(
         self, step: StepContext, account: str, cents: int | None, payments: list[Payment]
     ) -> int:
-        """Keep the balance of an account, and count."""
         self.seen += len(payments)
         if self.on_call is not None:
             self.on_call(account)
@@ -168,12 +165,10 @@ class EventHost:
 
     @property
     def is_postgresql(self) -> bool:
-        """Whether it is PostgreSQL."""
         return self.engine.dialect.name == "postgresql"
 
     @property
     def source(self) -> Table:
-        """The table of the payments."""
         return self.streams.tables.log if self.model is None else self.model.__table__
 
     @asynccontextmanager
@@ -241,8 +236,6 @@ class EventHost:
 
 def _payment_row(base: Any) -> Any:
     class PaymentRow(EventColumns, base):
-        """A payment, as hosts have them."""
-
         __tablename__ = "payments"
         __stream_key__ = "account"
         account: Mapped[str] = mapped_column(String(255))
@@ -273,7 +266,6 @@ def payments_of(
 
 
 def account_of(number: int) -> str:
-    """Return the key of an account."""
     return f"account-{number}"
 
 

@@ -39,7 +39,6 @@ class Peak:
         self._before = self._most = self._process.memory_info().rss
 
     def watch(self) -> None:
-        """Look until `end`."""
         while not self._over.wait(PEAK_EVERY_S):
             self._most = max(self._most, self._process.memory_info().rss)
 

@@ -34,8 +34,6 @@ BUSY_TIMEOUT_S: Final = 5.0
 
 
 class SimulatedConnection(InlineConnection):
-    """A connection to the database over a line."""
-
     def __init__(
         self, path: Path, faulty_connection: FaultyConnection, clock: DatabaseClock
     ) -> None:
@@ -149,7 +147,6 @@ class FaultyConnection:
         self._opened = asyncio.Event()
 
     async def connect(self, path: Path, clock: DatabaseClock) -> SimulatedConnection:
-        """Open a connection, if the line lets it through."""
         await self._travel()
         if not self.is_open or self.is_gone:
             self.failures += 1

@@ -32,7 +32,6 @@ class Conditions(NamedTuple):
 
     @classmethod
     def drawn(cls, kinds: Collection[Fault], *, seed: int) -> Conditions:
-        """Draw those of `kinds` that last."""
         rng = Random(f"{seed} conditions")
         round_trip_s = rng.choice(ROUND_TRIPS_S)
         # All of them are drawn, also those that may not be: what a scenario leaves out changes

@@ -279,7 +279,6 @@ class _Watched:
         )
 
     def as_json(self, which: str, function: str) -> str:
-        """Return what is noted of ``OLD`` or ``NEW``."""
         own = ", ".join(f"{name}, {which}.{column}" for name, column in self.also.items())
         columns = ", ".join(f"{name}, {which}.{column}" for name, column in self.columns.items())
         return f"{function}({columns}, 'values', {function}({own}))"

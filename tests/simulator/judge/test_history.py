@@ -60,21 +60,16 @@ LONG = "a_rather_long_table_name_of_a_rather_big_company_part"
 
 
 class First(LockColumns, Lengthy):
-    """Told from the second one only by its last letters."""
-
     __tablename__ = f"{LONG}_one"
     id: Mapped[int] = mapped_column(primary_key=True)
 
 
 class Second(LockColumns, Lengthy):
-    """Told from the first one only by its last letters."""
-
     __tablename__ = f"{LONG}_two"
     id: Mapped[int] = mapped_column(primary_key=True)
 
 
 async def prepare(database: TemporaryDatabase) -> None:
-    """Make the tables of the host, with the historian."""
     await database.create_tables(Base.metadata)
     async with database.engine.begin() as connection:
         await install_historian(connection, MODELS, also={Volume: ["status", "size_gb"]})
