@@ -233,13 +233,14 @@ async def test_a_dead_reader_holds_up_no_others_for_long(database: TemporaryData
     """An audit that was killed would have been the last one."""
     bank = await started_bank(database)
     async with PipelineManager(bank.sessions, bank.streams.pipelines()):
-        async with AsyncExitStack() as killed:
-            await killed.enter_async_context(bank.flow.snapshot(bank.sessions, timeout=LONG_S))
-            killed.pop_all()
+        async with AsyncExitStack() as reader:
+            await reader.enter_async_context(bank.flow.snapshot(bank.sessions, timeout=LONG_S))
+            killed = reader.pop_all()
         assert (await bank.flow_row()).kept_by == 1
         await change_flow(bank, kept_until=LONG_AGO)
         async with bank.flow.snapshot(bank.sessions, timeout=LONG_S) as frozen:
             assert await read(frozen) == bank.paid
+        del killed  # a reader that is collected sooner ends its snapshot
 
 
 async def test_no_snapshot_while_no_replica_is_there(database: TemporaryDatabase) -> None:
