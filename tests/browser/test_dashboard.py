@@ -108,9 +108,11 @@ async def test_a_script_that_comes_late_is_waited_for(browser: Any, address: str
     page, _, trouble = await opened(browser, address)
 
     async def late(route: Any) -> None:
-        await page.wait_for_function("window.htmx !== undefined")
-        # What a timer of htmx would do meanwhile is done by now.
-        await page.evaluate("new Promise(done => setTimeout(done, 50))")
+        # Not `wait_for_function`: it has the page evaluate a text, which the page's policy forbids.
+        # And what a timer of htmx would do meanwhile is done by then.
+        ask = "new Promise(done => setTimeout(() => done(window.htmx !== undefined), 50))"
+        while not await page.evaluate(ask):
+            pass
         await route.continue_()
 
     await page.route("**/hx-sse.min.js", late)

@@ -31,7 +31,7 @@ LINES = {
     "streams": 14354,
     "telemetry": 1238,
     "testing": 5274,
-    "tests": 124975,
+    "tests": 124977,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 255
