@@ -325,7 +325,6 @@ def _is_too_much(cuts: Sequence[Cut], bounds: CutBounds) -> bool:
 def _behind(
     flow: FlowCuts, sources: Sequence[SourceView], cut: Cut
 ) -> tuple[FlowCuts, list[SourceView]]:
-    """Return the flow and its sources as they are once a cut is recorded."""
     after = replace(flow, next_step=cut.step + 1, now=cut.now)
     if cut.is_checkpoint:
         after = replace(

@@ -132,7 +132,6 @@ def arrived(
 
 
 def _joined(parcels: Mapping[int, Sequence[Parcel]], number: int) -> SentMessages:
-    """Return what one stage sent, in the order of the shards."""
     joined = SentMessages([], [], [])
     for _, own in sorted(parcels.items()):
         for parcel in own:

@@ -253,7 +253,6 @@ def _joined_text(values: Sequence[Any]) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a text of what JSON has not, with its type."""
     if isinstance(value, datetime):
         # Drivers return an aware time in one zone or another.
         return ["t", (value if value.utcoffset() is None else value.astimezone(UTC)).isoformat()]

@@ -294,7 +294,6 @@ class RowSource(Source[E]):
         return query
 
     def _in_step(self, columns: Sequence[Column[Any]]) -> Select[Any]:
-        """Return the query for rows behind one position and up to another."""
         found = select(*(column.label(f"c{n}") for n, column in enumerate(columns))).where(
             self._columns.position > bindparam("after", type_=self._columns.position.type),
             self._columns.position <= bindparam("upto", type_=self._columns.position.type),

@@ -149,7 +149,6 @@ class Dividing:
         return bool(siblings)
 
     def _siblings(self, actions: Mapping[OwnShard, NextAction]) -> list[tuple[OwnShard, OwnShard]]:
-        """Return the pairs that are to be joined, and are at one step."""
         width = BUCKETS // self._replicas.wanted
         narrow: dict[BucketRange, OwnShard] = {
             shard.range: shard
