@@ -52,7 +52,6 @@ from sqlalchemy.types import NullType, TypeEngine
 from rowlock.dialects.contract import LeaseDialect
 from rowlock.dialects.sqlite.rows import (
     as_json,
-    fits_json,
     is_read_alike,
     is_time,
     is_unchanged_document,
@@ -377,7 +376,7 @@ def _json_rows(slots: Sequence[Slot]) -> FromClause:
 def _is_sent_as_json(leased: LeasedTable) -> bool:
     # A text may hold a NUL, behind which JSON is cut.
     return all(
-        isinstance(one.type, Integer | Uuid) and fits_json(one.type)
+        isinstance(one.type, Integer | Uuid) and is_read_alike(one.type)
         for one in (leased.key, leased.column("lock_token"))
     )
 
@@ -466,7 +465,7 @@ class SqliteLeases(LeaseDialect):
 
     def takes_arrays(self, slots: Sequence[Slot]) -> bool:
         """As JSON, where values of these types are numbers or texts."""
-        return all(fits_json(one) for _, one in slots)
+        return all(is_read_alike(one) for _, one in slots)
 
     def reads_alike(self, slots: Sequence[Slot]) -> bool:
         """Whether they are all of SQLAlchemy's plain types, or ours."""

@@ -68,11 +68,6 @@ def is_read_alike(type_: TypeEngine[Any]) -> bool:
     return isinstance(innermost(type_, _dialect()), _PLAIN) and is_ours(type_, _dialect())
 
 
-def fits_json(type_: TypeEngine[Any]) -> bool:
-    """Return whether a value of the type is bound as a number or a text, as far as is known."""
-    return is_read_alike(type_)
-
-
 _SCALARS = frozenset({NoneType, bool, float, int, str})
 _WHOLE_MAX = 2**63
 """Whole numbers below this are such numbers in SQLite, too."""
