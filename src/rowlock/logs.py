@@ -19,15 +19,15 @@ import os
 import sys
 import threading
 import traceback
-import weakref
 from asyncio import AbstractEventLoop
 from collections.abc import Mapping
 from contextlib import suppress
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import NamedTuple
+from weakref import ref
 
 from rowlock.clock import monotonic
 from rowlock.redaction import without_values
@@ -72,20 +72,12 @@ class Counted(NamedTuple):
 
 @dataclass(eq=False)
 class Window:
-    """Lines of one kind since `began`, on the clock of `loop`; None is the process's."""
+    """Lines of one kind since `began`."""
 
     began: float
-    loop: weakref.ref[AbstractEventLoop] | None
     shown: int = 0
     count: int = 0
     last: LogLine | None = None
-
-    def is_over(self, now: float, loop: AbstractEventLoop | None) -> bool:
-        """Whether its time has passed, as far as code on `loop` can tell: each loop has a clock."""
-        mine = None if self.loop is None else self.loop()
-        if self.loop is not None and (mine is None or mine.is_closed()):
-            return True
-        return mine is loop and not 0 <= now - self.began < WINDOW_S
 
     def taken(self) -> list[Counted]:
         """Return what was counted, once."""
@@ -95,36 +87,57 @@ class Window:
 
 
 class LogAdmission(NamedTuple):
-    """What becomes of a line: `counted` is logged before it; `begun` is a window it opens."""
+    """What becomes of a line: `counted` is logged before it; `begun` is a window that has counted
+    its first line.
+    """
 
     is_shown: bool
     counted: list[Counted]
     begun: Window | None
 
 
-@dataclass
 class Repeats:
     """The windows of a process. Any thread may use it; none waits for another's log."""
 
-    _windows: dict[tuple[object, ...], Window] = field(default_factory=dict)
-    # One that can be entered again: a garbage collection in here may run code that logs.
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, as in a forked child: its parent logs the counts, and may hold the lock."""
+        # Each loop has a clock of its own, and so has what runs in none.
+        self._windows: dict[tuple[ref[AbstractEventLoop] | None, object], Window] = {}
+        # One that can be entered again: a garbage collection in here may run code that logs.
+        self._lock = threading.RLock()
 
     def admit(self, line: LogLine, now: float, loop: AbstractEventLoop | None) -> LogAdmission:
         """Decide about `line`, and count it unless it is shown."""
+        clock = None if loop is None else ref(loop)
+        error_type = line.error_type or line.fields.get("error_type")
+        pipeline = str(line.fields.get("pipeline", ""))
+        kind: object = (line.logger, line.level, line.text, pipeline, error_type, line.place)
         with self._lock:
-            kind, counted = self._kind_of(line, now, loop)
-            window = self._windows.get(kind)
-            if window is None or window.is_over(now, loop):
+            counted: list[Counted] = []
+            if (clock, kind) not in self._windows and len(self._windows) >= KINDS_MAX:
+                counted += self._make_room(now, clock)
+                kind = kind if len(self._windows) < KINDS_MAX else line.level
+            window = self._windows.get((clock, kind))
+            if window is None or now - window.began >= WINDOW_S:
                 counted += window.taken() if window else []
-                window = self._windows[kind] = Window(
-                    now, None if loop is None else weakref.ref(loop)
-                )
+                window = self._windows[clock, kind] = Window(now)
             if window.shown < line.shown_max:
                 window.shown += 1
                 return LogAdmission(True, counted, None)
             window.count, window.last = window.count + 1, line
             return LogAdmission(False, counted, window if window.count == 1 else None)
+
+    def _make_room(self, now: float, clock: ref[AbstractEventLoop] | None) -> list[Counted]:
+        over = [
+            (other, kind)
+            for (other, kind), window in self._windows.items()
+            if (other is not None and other() is None)
+            or (other == clock and now - window.began >= WINDOW_S)
+        ]
+        return [counted for key in over for counted in self._windows.pop(key).taken()]
 
     def end(self, window: Window) -> list[Counted]:
         with self._lock:
@@ -134,28 +147,6 @@ class Repeats:
         """Return what was counted in all windows, which go on."""
         with self._lock:
             return [counted for window in self._windows.values() for counted in window.taken()]
-
-    def forget(self) -> None:
-        """Begin anew, as in a forked child: its parent logs the counts, and may hold the lock."""
-        self._windows, self._lock = {}, threading.RLock()
-
-    def _kind_of(
-        self, line: LogLine, now: float, loop: AbstractEventLoop | None
-    ) -> tuple[tuple[object, ...], list[Counted]]:
-        """Return what `line` is counted under, and what windows had counted that made room."""
-        pipeline, error_type = (
-            str(line.fields.get("pipeline", "")),
-            line.error_type or line.fields.get("error_type"),
-        )
-        kind = (id(loop), line.logger, line.level, line.text, pipeline, error_type, line.place)
-        if kind in self._windows or len(self._windows) < KINDS_MAX:
-            return kind, []
-        shared = self._windows.get((id(loop), line.level))
-        if shared is not None and not shared.is_over(now, loop):
-            return (id(loop), line.level), []
-        over = [kind for kind, window in self._windows.items() if window.is_over(now, loop)]
-        counted = [counted for old in over for counted in self._windows.pop(old).taken()]
-        return (kind if over else (id(loop), line.level)), counted
 
 
 FIELD_PREFIX = "rowlock_"
@@ -270,13 +261,12 @@ def _error_of(exc_info: object) -> BaseException | None:
 
 
 class _Broken:
-    """Reports once that logging is broken, where logging reports such things itself."""
-
-    def __init__(self) -> None:
-        self.is_told = False
+    is_told = False
 
     def tell(self) -> None:
-        """Print the exception that is being handled to stderr, unless one was printed already."""
+        """Print the exception that is being handled to stderr, where logging reports such things
+        itself, unless one was printed already.
+        """
         if self.is_told or not logging.raiseExceptions:
             return
         self.is_told = True

@@ -18,9 +18,9 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeAlias, cast, get_args
+from typing import Any, Final, TypeAlias, cast, get_args
 
 from alembic.autogenerate import comparators, renderers
 from alembic.autogenerate.api import AutogenContext
@@ -74,76 +74,60 @@ STEPS_MODULE = "rowlock.migrations"  # from where a migration imports the steps
 
 @dataclass(frozen=True, kw_only=True)
 class IndexStep(MigrateOperation):
-    """An index of ours, built or dropped: `call` is a migration's step, `undo` takes it back."""
+    """An index of ours, built (`adds`) or dropped: of claims, made of a `DueIndex`, or of parked
+    rows, of which the key is told.
+    """
 
     name: str
     table_name: str
     schema: str | None
     concurrently: bool
-    call: ClassVar[Any]
-    undo: ClassVar[type[IndexStep]]
+    adds: bool
+    made_of: DueIndex | str
+
+    @property
+    def is_of_claims(self) -> bool:
+        return isinstance(self.made_of, DueIndex)
+
+    @property
+    def call(self) -> Callable[..., None]:
+        """What a migration calls."""
+        if self.is_of_claims:
+            return add_due_index if self.adds else drop_due_index
+        return add_parked_index if self.adds else drop_parked_index
 
     def reverse(self) -> IndexStep:
-        return self.undo(**_told(self))
+        return replace(self, adds=not self.adds)
 
     def to_diff_tuple(self) -> tuple[Any, ...]:
         return (self.call.__name__, self.table_name, self.name)
 
-    def own_arguments(self, context: AutogenContext | None) -> dict[str, Any]:
-        """Return what this kind takes; with a `context`, as it is written."""
-        return {}
-
     def arguments(self, context: AutogenContext | None) -> dict[str, Any]:
-        return {
-            **self.own_arguments(context),
-            "name": self.name,
-            **({} if self.schema is None else {"schema": self.schema}),
-            **({"concurrently": True} if self.concurrently else {}),
-        }
+        """Return what is called with; with a `context`, as it is written."""
+        told: dict[str, Any] = {}
+        if isinstance(self.made_of, DueIndex):
+            ready: Any = self.made_of.ready
+            if self.adds:
+                told["ready"] = ready if context is None else sql_of(ready, context)
+            told["column"] = self.made_of.column
+        elif self.adds and self.made_of != KEY:
+            told["key"] = self.made_of
+        told["name"] = self.name
+        if self.schema is not None:
+            told["schema"] = self.schema
+        if self.concurrently:
+            told["concurrently"] = True
+        return told
 
 
-@dataclass(frozen=True, kw_only=True)
-class DueIndexStep(IndexStep):
-    made_of: DueIndex
-
-    def own_arguments(self, context: AutogenContext | None) -> dict[str, Any]:
-        return {"column": self.made_of.column}
+@Operations.implementation_for(IndexStep)
+def _run(operations: Operations, step: IndexStep) -> None:
+    step.call(operations, step.table_name, **step.arguments(None))
 
 
-class AddDueIndex(DueIndexStep):
-    call = staticmethod(add_due_index)
-
-    def own_arguments(self, context: AutogenContext | None) -> dict[str, Any]:
-        ready: Any = self.made_of.ready
-        ready = ready if context is None else sql_of(ready, context)
-        return {"ready": ready, **super().own_arguments(context)}
-
-
-class DropDueIndex(DueIndexStep):
-    call = staticmethod(drop_due_index)
-    undo = AddDueIndex
-
-
-@dataclass(frozen=True, kw_only=True)
-class ParkedIndexStep(IndexStep):
-    """An index of parked rows; `key` is the primary key."""
-
-    key: str
-
-
-class AddParkedIndex(ParkedIndexStep):
-    call = staticmethod(add_parked_index)
-
-    def own_arguments(self, context: AutogenContext | None) -> dict[str, Any]:
-        return {} if context is not None and self.key == KEY else {"key": self.key}
-
-
-class DropParkedIndex(ParkedIndexStep):
-    call = staticmethod(drop_parked_index)
-    undo = AddParkedIndex
-
-
-AddDueIndex.undo, AddParkedIndex.undo = DropDueIndex, DropParkedIndex
+@renderers.dispatch_for(IndexStep)
+def _render(context: AutogenContext, step: IndexStep) -> str:
+    return _call(context, step.call.__name__, step.table_name, **step.arguments(context))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,27 +145,10 @@ class SetFillfactor(MigrateOperation):
     goes_with_table: bool
 
     def reverse(self) -> SetFillfactor:
-        return SetFillfactor(**{**_told(self), "percent": None})
+        return replace(self, percent=None)
 
     def to_diff_tuple(self) -> tuple[Any, ...]:
         return ("set_fillfactor", self.table_name, self.percent)
-
-
-def _told(step: IndexStep | SetFillfactor) -> dict[str, Any]:
-    return {field.name: getattr(step, field.name) for field in fields(step)}
-
-
-def _run(operations: Operations, step: IndexStep) -> None:
-    step.call(operations, step.table_name, **step.arguments(None))
-
-
-def _render(context: AutogenContext, step: IndexStep) -> str:
-    return _call(context, step.call.__name__, step.table_name, **step.arguments(context))
-
-
-for _kind in (AddDueIndex, DropDueIndex, AddParkedIndex, DropParkedIndex):
-    Operations.implementation_for(_kind)(_run)
-    renderers.dispatch_for(_kind)(_render)
 
 
 @Operations.implementation_for(SetFillfactor)
@@ -352,29 +319,25 @@ def _rewrite(
 
 def _check_drops(steps: Collection[MigrateOperation], tables: dict[TableKey, Table]) -> None:
     """Refuse to drop indexes that the module of a pipeline may declare which was not imported."""
-    added = {
-        (one.schema, one.table_name, isinstance(one, AddDueIndex))
-        for one in steps
-        if isinstance(one, AddDueIndex | AddParkedIndex)
-    }
-    for step in steps:
-        if isinstance(step, DropDueIndex):
-            time, rows, call = step.made_of.column[0], "claims", "drop_due_index"
-        elif isinstance(step, DropParkedIndex):
-            time, rows, call = PARKED, "parked rows", "drop_parked_index"
-        else:
+    own = [step for step in steps if isinstance(step, IndexStep)]
+    added = {(one.schema, one.table_name, one.is_of_claims) for one in own if one.adds}
+    for step in own:
+        if step.adds or (step.schema, step.table_name, step.is_of_claims) in added:
             continue
-        of_claims, table = time != PARKED, tables[step.schema, step.table_name]
-        if (step.schema, step.table_name, of_claims) in added or time not in table.columns:
+        table, time = tables[step.schema, step.table_name], PARKED
+        if isinstance(step.made_of, DueIndex):
+            time = step.made_of.column[0]
+        if time not in table.columns:
             continue
-        declared = of_claims and sum(INDEX_INFO in index.info for index in table.indexes)
+        declared = step.is_of_claims and sum(INDEX_INFO in index.info for index in table.indexes)
         # Of a pipeline that was imported the index was taken away.
         if declared < _pipelines_of(table):
             continue
+        rows = "claims" if step.is_of_claims else "parked rows"
         raise ConfigurationError(
             f"the migration would drop {step.name}, an index of {rows} that the database has and no"
             f" module declares; import the module of the pipelines of {step.table_name} in"
-            f" env.py{_import_of_app()}; or, if the index is to go, call {call}(op,"
+            f" env.py{_import_of_app()}; or, if the index is to go, call {step.call.__name__}(op,"
             f" {step.table_name!r}, name={step.name!r}) in a migration of your own"
         )
 
@@ -488,25 +451,26 @@ def _index_step(
     table_key = _table_of(step)
     if table_key is None or (table := tables.get(table_key)) is None:
         return None
-    named: dict[str, Any] = {
-        "name": str(cast("Any", step).index_name),
-        "schema": table_key[0],
-        "table_name": table_key[1],
-        "concurrently": not is_new,
-    }
+    name = str(cast("Any", step).index_name)
+    adds, made_of = isinstance(step, CreateIndexOp), None
     if isinstance(step, CreateIndexOp):
-        index = next((one for one in table.indexes if str(one.name) == named["name"]), None)
-        if index is None:
-            return None
-        if (key := _key_of_parked(index)) is not None:
-            return AddParkedIndex(key=key, **named)
-        made_of = _made_of(index)
-        return None if made_of is None else AddDueIndex(made_of=made_of, **named)
-    found = cast("DropIndexOp", step).to_index()
-    if (key := _key_of_parked(found)) is not None:
-        return DropParkedIndex(key=key, **named)
-    reflected = _read_from(found, table)
-    return None if reflected is None else DropDueIndex(made_of=reflected, **named)
+        index = next((one for one in table.indexes if str(one.name) == name), None)
+        if index is not None:
+            made_of = _key_of_parked(index) or _made_of(index)
+    else:
+        index = cast("DropIndexOp", step).to_index()
+        made_of = _key_of_parked(index) or _read_from(index, table)
+    if made_of is None:
+        return None
+    schema, table_name = table_key
+    return IndexStep(
+        name=name,
+        table_name=table_name,
+        schema=schema,
+        concurrently=not is_new,
+        adds=adds,
+        made_of=made_of,
+    )
 
 
 def _key_of_parked(index: Index) -> str | None:
