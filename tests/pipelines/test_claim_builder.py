@@ -152,18 +152,13 @@ async def test_after_a_row_that_could_not_be_read_claims_do_without_for_a_while(
 # ---------------------------------------------------------------- what ready says
 
 
-class Saying:
-    def __init__(self, said: Any) -> None:
-        self.said = said
-
-    def ready(self) -> Any:
-        if isinstance(self.said, BaseException):
-            raise self.said
-        return self.said
-
-
 def asked(said: Any) -> Any:
-    return ready_condition("Mine", LeasedTable.of(Volume), Saying(said))  # type: ignore[arg-type]
+    def ready() -> Any:
+        if isinstance(said, BaseException):
+            raise said
+        return said
+
+    return ready_condition("Mine", LeasedTable.of(Volume), ready)
 
 
 def test_a_mapped_attribute_is_a_condition() -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-import itertools
 from datetime import timedelta
 from typing import Any, get_type_hints
 
 import pytest
 
 from rowlock import PipelineHinter, PipelineSettings, SettingsError, SettingsKeywords
-from rowlock.pipelines import settings as settings_module
 from rowlock.pipelines.settings import SETTING_NAMES, SettingsAttributes, build_settings
 from rowlock.testing import TemporaryDatabase
 
@@ -267,27 +263,6 @@ async def test_a_queue_of_nothing_holds_nothing_ahead(
     pipeline = VolumePipeline(queue_lower_limit_factor=0, queue_upper_limit_factor=factor)
     run = pipeline.build_run(sqlite_database.session_factory, PipelineHinter())
     assert run.context.queue.holds_ahead is holds_ahead
-
-
-def texts_of(name: str) -> dict[str, str]:
-    tree = ast.parse(inspect.getsource(settings_module))
-    [body] = [one.body for one in tree.body if isinstance(one, ast.ClassDef) and one.name == name]
-    return {
-        setting.target.id: ast.unparse(text)
-        for setting, text in itertools.pairwise(body)
-        if isinstance(setting, ast.AnnAssign)
-        and isinstance(setting.target, ast.Name)
-        and isinstance(text, ast.Expr)
-    }
-
-
-def test_editors_show_what_a_setting_means() -> None:
-    """A host that writes ``lock_timeout = `` in its pipeline would see a name and a type, or a text
-    that is out of date.
-    """
-    shown = texts_of("SettingsAttributes")
-    assert tuple(shown) == SETTING_NAMES
-    assert shown == texts_of("PipelineSettings")
 
 
 def test_class_attributes_are_the_defaults_of_the_settings() -> None:

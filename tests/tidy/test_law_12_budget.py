@@ -21,17 +21,17 @@ LINES = {
     "dispatch": 3791,
     "graph": 7095,
     "ground": 2924,
-    "insight": 9587,
+    "insight": 9586,
     "leases": 2978,
     "locks": 743,
     "migrations": 583,
-    "pipelines": 7667,
+    "pipelines": 7623,
     "rows": 2916,
     "services": 694,
     "streams": 14353,
     "telemetry": 1238,
     "testing": 5274,
-    "tests": 124977,
+    "tests": 124947,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 255

@@ -52,7 +52,7 @@ FRONT_DOOR_FLOOR = 6
 it, as a host does.
 """
 STAGES: dict[str, int] = {
-    **dict.fromkeys(("hooks", "schedules", "attempt"), 0),
+    **dict.fromkeys(("hooks", "lock_graph", "schedules", "attempt"), 0),
     **dict.fromkeys(("heartbeat_thread", "heartbeater"), 1),
     **dict.fromkeys(("decisions", "planner", "writer", "settler"), 2),
     **dict.fromkeys(("loader", "worker"), 3),

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from itertools import chain
-from types import SimpleNamespace
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from sqlalchemy import Column, ColumnElement, true
@@ -163,8 +162,8 @@ class Questioner(Actions):
         locking: tuple[LockingPipeline, ...] = ()
         try:
             # A pipeline may want rows only in some replicas, of which this process is none.
-            hooks: Any = SimpleNamespace(ready=getattr(pipeline, "ready_anywhere", pipeline.ready))
-            ready = ready_condition(pipeline.name, leased, hooks)
+            anywhere = getattr(pipeline, "ready_anywhere", pipeline.ready)
+            ready = ready_condition(pipeline.name, leased, anywhere)
             beside = next(group for _, group in self.by_database() if pipeline in group)
             locking = LockGraph(beside).locking_pipelines_of(leased, but=pipeline.name)
         # A host's code may raise anything; that is the answer.

@@ -172,7 +172,7 @@ class Census:
         self, manager: PipelineManager, pipeline: Pipeline[Any]
     ) -> CensusCounts | None:
         leased, replicas, mark = pipeline.leased, self._replicas, replica_mark()
-        ready = ready_condition(pipeline.name, leased, pipeline)
+        ready = ready_condition(pipeline.name, leased, pipeline.ready)
         parts = claim_parts(pipeline, ready=ready, locking_pipelines=(), gates=())
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> CensusCounts | None:

@@ -120,7 +120,7 @@ class ClaimBuilder(Generic[ModelT]):
     def next(self, limit: int, *, after: Position | None = None) -> ClaimRequest:
         """Return the request for up to `limit` rows behind `after`."""
         context = self.context
-        ready = ready_condition(context.name, context.leased, context.hooks)
+        ready = ready_condition(context.name, context.leased, context.hooks.ready)
         locking_pipelines = context.locking_pipelines()
         fingerprints = self._fingerprints(ready, locking_pipelines)
         if self._last is None or not is_same(fingerprints, self._last[0]):

@@ -20,7 +20,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
 from rowlock.errors import ConfigurationError, ModelError, SettingsError
-from rowlock.pipelines.hooks import Hooks, ready_condition
+from rowlock.pipelines.hooks import ready_condition
 from rowlock.pipelines.schedules import Periodic
 from rowlock.pipelines.settings import SETTING_NAMES, PipelineSettings
 from rowlock.rows.expressions import noted_booleans
@@ -213,11 +213,11 @@ def check_process(
         ) from None
 
 
-def check_ready(name: str, leased: LeasedTable, hooks: Hooks[Any]) -> None:
+def check_ready(name: str, leased: LeasedTable, ready: Callable[[], Any]) -> None:
     """Refuse a `ready` that gives no SQL expression, or not the one that is written there."""
     with noted_booleans() as noted:
         try:
-            ready_condition(name, leased, hooks)
+            ready_condition(name, leased, ready)
         except AttributeError as error:
             if isinstance(error.obj, type):
                 raise ModelError(f"{name}.ready() fails: {error}", model=leased.name) from error

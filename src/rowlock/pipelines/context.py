@@ -23,8 +23,9 @@ from rowlock.leases.item import PipelineItem, StopSignal
 from rowlock.leases.related import RelatedLocker
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Attempt, HostCalls
-from rowlock.pipelines.hooks import NO_SEAMS, NOTHING_EXPECTED, ExpectedErrors, Hooks, Seams
+from rowlock.pipelines.hooks import NO_SEAMS, NOTHING_EXPECTED, ExpectedErrors, Seams
 from rowlock.pipelines.item_queue import ItemQueue
+from rowlock.pipelines.lock_graph import Hooks
 from rowlock.pipelines.schedules import RowSchedules
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.pipelines.statistics import Counters, Failures, Histograms

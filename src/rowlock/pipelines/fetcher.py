@@ -97,7 +97,7 @@ class PeriodicRows(Generic[ModelT]):
             for key, row in self._rows.items()
         }
         await ensure_rows(connection, context.leased, rows)
-        ready = ready_condition(context.name, context.leased, context.hooks)
+        ready = ready_condition(context.name, context.leased, context.hooks.ready)
         return await not_ready(connection, context.leased, list(rows), ready=ready)
 
 

@@ -15,14 +15,13 @@ hooks where they are used; errors that no rule names are handled in
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import Column, ColumnElement
-from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock.errors import (
     HOST_ERRORS,
@@ -239,13 +238,12 @@ def _need_schedule(leased: LeasedTable, what: str) -> None:
         )
 
 
-ModelT_contra = TypeVar("ModelT_contra", contravariant=True)
-
-
-def ready_condition(name: str, leased: LeasedTable, hooks: Hooks[Any]) -> ColumnElement[bool]:
+def ready_condition(
+    name: str, leased: LeasedTable, ready: Callable[[], ColumnElement[bool]]
+) -> ColumnElement[bool]:
     """Return what the host's `ready` says; `ModelError` if that is no SQL expression."""
     try:
-        condition = hooks.ready()
+        condition = ready()
     except CancelledError as error:
         raise HostCodeError(f"{name}.ready() ended with {describe(error)}") from error
     # A mapped attribute, such as a boolean column, stands for its column.
@@ -280,19 +278,3 @@ def intent_columns(name: str, leased: LeasedTable, intent: object) -> tuple[Colu
                 column=column.name,
             )
     return columns
-
-
-class Hooks(Protocol[ModelT_contra]):
-    """What the host writes: `Pipeline` itself, seen from its actors."""
-
-    def ready(self) -> ColumnElement[bool]: ...
-
-    def process(self, item: PipelineItem[ModelT_contra]) -> Any: ...
-
-    def options(self) -> Sequence[LoaderOption]: ...
-
-    def on_stale(
-        self, item: PipelineItem[ModelT_contra], outcome: Any
-    ) -> Awaitable[None] | None: ...
-
-    def on_refused(self, item: PipelineItem[ModelT_contra], error: Exception) -> Any: ...

@@ -8,14 +8,17 @@ circle are refused, since each may wait for the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Column, ColumnElement, ColumnExpressionArgument
+from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock.errors import LockCycleError, ModelError
-from rowlock.pipelines.hooks import Hooks, ready_condition
+from rowlock.leases.item import PipelineItem
+from rowlock.pipelines.hooks import ready_condition
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.eligibility import LockingPipeline
 from rowlock.rows.expressions import with_names_of_its_own
@@ -42,8 +45,11 @@ class DeclaredLock:
     on: ColumnElement[bool] | None
 
 
-class Locking(Hooks[Any], Protocol):
-    """A pipeline, seen from the graph."""
+ModelT_contra = TypeVar("ModelT_contra", contravariant=True)
+
+
+class Hooks(Protocol[ModelT_contra]):
+    """A pipeline, seen from its actors and from the graph."""
 
     leased: LeasedTable
     settings: PipelineSettings
@@ -52,6 +58,18 @@ class Locking(Hooks[Any], Protocol):
 
     @property
     def name(self) -> str: ...
+
+    def ready(self) -> ColumnElement[bool]: ...
+
+    def process(self, item: PipelineItem[ModelT_contra]) -> Any: ...
+
+    def options(self) -> Sequence[LoaderOption]: ...
+
+    def on_stale(
+        self, item: PipelineItem[ModelT_contra], outcome: Any
+    ) -> Awaitable[None] | None: ...
+
+    def on_refused(self, item: PipelineItem[ModelT_contra], error: Exception) -> Any: ...
 
 
 def declared_locks(
@@ -85,10 +103,10 @@ def declared_locks(
 class LockGraph:
     """The pipelines that run beside each other, and whose rows each of them locks."""
 
-    def __init__(self, pipelines: Iterable[Locking] = ()) -> None:
-        self._pipelines: list[Locking] = list(pipelines)
+    def __init__(self, pipelines: Iterable[Hooks[Any]] = ()) -> None:
+        self._pipelines: list[Hooks[Any]] = list(pipelines)
 
-    def add(self, pipeline: Locking) -> None:
+    def add(self, pipeline: Hooks[Any]) -> None:
         self._pipelines.append(pipeline)
 
     def locking_pipelines_of(self, leased: LeasedTable, *, but: str) -> tuple[LockingPipeline, ...]:
@@ -100,7 +118,7 @@ class LockGraph:
             LockingPipeline(
                 pipeline.leased,
                 owner=pipeline.name,
-                ready=ready_condition(pipeline.name, pipeline.leased, pipeline),
+                ready=ready_condition(pipeline.name, pipeline.leased, pipeline.ready),
                 on=lock.on,
                 precedence_timeout=pipeline.settings.orphaned_after,
                 precedence_timeout_at_work=pipeline.settings.retry_delay
@@ -151,17 +169,9 @@ def _overlap(one: LeasedTable, other: LeasedTable) -> bool:
 
 def find_cycle(edges: dict[str, list[str]]) -> tuple[str, ...]:
     """Return a circle of the directed graph, in order; empty if there is none."""
-    finished: set[str] = set()
-
-    def visit(node: str, path: tuple[str, ...]) -> tuple[str, ...]:
-        if node in path:
-            return path[path.index(node) :]
-        if node in finished:
-            return ()
-        for successor in edges.get(node, ()):
-            if found := visit(successor, (*path, node)):
-                return found
-        finished.add(node)
-        return ()
-
-    return next((found for node in edges if (found := visit(node, ()))), ())
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        # Given backwards, and its first node once more at the end.
+        return tuple(reversed(error.args[1][1:]))
+    return ()

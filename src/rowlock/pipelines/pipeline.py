@@ -139,7 +139,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
             of_row=None if type(self).schedule_of is Pipeline.schedule_of else self.schedule_of,
             periodic=self.periodic,
         )
-        check_ready(self.name, self.leased, self)
+        check_ready(self.name, self.leased, self.ready)
         check_process(
             self.name,
             self.process,

@@ -196,65 +196,28 @@ class SettingsKeywords(TypedDict, total=False):
 
 class SettingsAttributes:
     """The class attributes of a pipeline, for type checkers and editors: as long as none is set,
-    the defaults of the settings.
+    the defaults of the settings. `PipelineSettings` says what each means.
     """
 
     workers_num: int
-    """How many rows are processed at once."""
     queue_lower_limit_factor: float
-    """The fetcher fetches when fewer than this many items per worker are queued; in a queue that
-    has grown, in proportion.
-    """
     queue_upper_limit_factor: float
-    """At most this many items per worker are queued. 0: a row is claimed only for a worker that is
-    idle.
-
-    A pipeline that sets neither factor has more queued, 200 rows at most, while rows start at once.
-    """
     min_processing_interval: Duration
-    """A row is not processed again sooner than this after it was processed."""
     lock_timeout: Duration
-    """How long a lease lasts that is not renewed: how long the rows of a dead replica wait."""
     heartbeat_trigger: Duration | None
-    """A lease is renewed when less than this is left of it. Default: half of `lock_timeout`."""
     fetch_delays: Sequence[Duration]
-    """Rests after the first, second, ... fetch in a row that found nothing; the last one
-    repeats.
-    """
     lease_margin: Duration | None
-    """By how much a holder's trust ends before its lease. Default: a tenth of `lock_timeout`."""
     heartbeat_interval: Duration | None
-    """How often the heartbeater looks. Default: a fifteenth of `heartbeat_trigger`."""
     renew_timeout: Duration | None
-    """Longest time for one renewal. Default: a third of `heartbeat_trigger`."""
     database_timeout: Duration
-    """Longest time for any other transaction of the pipeline."""
     process_timeout: Duration | None
-    """Longest time for one `process`; then it is cancelled and the attempt counts as failed. None:
-    no limit, for work that goes on until it is asked to stop (`PipelineItem.wait_for_stop`).
-    """
     cancel_grace: Duration
-    """How long a cancelled `process` may take to end before its worker goes on without it."""
     retry_delay: Duration
-    """Rest after the first failed attempt; it doubles with each further one (`ScheduleColumns`)."""
     retry_delay_max: Duration
-    """Longest rest after a failed attempt."""
     max_attempts: int | None
-    """After this many failed attempts in a row a row is parked (`ScheduleColumns`). None: never; it
-    is tried again every `retry_delay_max`.
-    """
     max_deaths: int | None
-    """A row over which so many holders in a row have died is parked (`ScheduleColumns`). None:
-    never.
-    """
     stall_limit: Duration | None
-    """How long leases are renewed while the host's event loop stands still. Default: ten times
-    `lock_timeout`.
-    """
     orphaned_after: Duration | None
-    """Lock columns that were left behind are cleared after this. Default: ten times
-    `lock_timeout`.
-    """
 
 
 MEANT_ALIKE = 0.8
