@@ -19,7 +19,6 @@ from rowlock import (
     ModelError,
     Pipeline,
     PipelineError,
-    PipelineHinter,
     PipelineManager,
     Related,
     RelatedLockUnavailable,
@@ -140,7 +139,7 @@ async def test_rows_of_another_database_are_refused(
         with pytest.raises(
             ConfigurationError, match="Attachment lives in another database than Volume"
         ):
-            GatheringPipeline().build_run(sessions, PipelineHinter())
+            GatheringPipeline().check_can_run(sessions)
 
 
 async def test_engines_that_differ_in_options_are_of_one_database(

@@ -193,7 +193,6 @@ class RelatedLocker:
         self._intent_of = intent_of
         self._timeout = timeout
         self.tables = tuple(declared)
-        check_one_database(session_factory, leased, declared=self.tables)
 
     async def lock(
         self,
@@ -314,9 +313,10 @@ def check_one_database(
     *,
     declared: Iterable[LeasedTable],
 ) -> None:
-    """Check, without connecting, that rows of `declared` can be freed in one transaction with those
-    of `leased`; else it is a `ConfigurationError`.
+    """Check, without connecting, that sessions serve `leased`, and that its rows and those of
+    `declared` can be freed in one transaction; else it is a `ConfigurationError`.
     """
+    check_session_factory(session_factory, leased)
     for table in declared:
         check_session_factory(session_factory, table)
         session = session_factory()

@@ -23,7 +23,7 @@ from rowlock.leases.item import PipelineItem, StopSignal
 from rowlock.leases.related import RelatedLocker
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Attempt, HostCalls
-from rowlock.pipelines.hooks import NO_SEAMS, NOTHING_EXPECTED, ExpectedErrors, Seams
+from rowlock.pipelines.hooks import NO_SEAMS, ExpectedErrors, Seams
 from rowlock.pipelines.item_queue import ItemQueue
 from rowlock.pipelines.lock_graph import Hooks
 from rowlock.pipelines.schedules import RowSchedules
@@ -156,15 +156,15 @@ class PipelineContext(Generic[ModelT]):
     hinter: PipelineHinter
     queue: ItemQueue[ModelT]
     locker: RelatedLocker
-    locking_pipelines: Callable[[], Sequence[LockingPipeline]] = tuple
-    expected_errors: ExpectedErrors = NOTHING_EXPECTED
-    schedules: RowSchedules | None = None
-    intent: Sequence[Column[Any]] = ()
-    allows_none: bool = False
-    checks_rows: bool = True
-    claims_rows: bool = False
+    locking_pipelines: Callable[[], Sequence[LockingPipeline]]
+    expected_errors: ExpectedErrors
+    schedules: RowSchedules | None
+    intent: Sequence[Column[Any]]
+    allows_none: bool
+    checks_rows: bool
+    claims_rows: bool
     seams: Seams = NO_SEAMS
-    check_ending: Callable[[], bool] = field(default=lambda: False)
+    check_ending: Callable[[], bool] = field(init=False)
     counters: Counters = field(default_factory=Counters)
     histograms: Histograms = field(init=False)
     database_ahead_s: float | None = None
@@ -182,11 +182,7 @@ class PipelineContext(Generic[ModelT]):
     def __post_init__(self) -> None:
         self.histograms = Histograms(self.name)
         self.left_out = LeftOut(self.settings)
-        self.background = BackgroundTasks(self.name, check_ending=self._is_ending)
         self.calls = HostCalls(self.name, self.settings)
-
-    def _is_ending(self) -> bool:
-        return self.check_ending()
 
     async def transact(
         self,

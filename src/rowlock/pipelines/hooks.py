@@ -187,9 +187,6 @@ class ExpectedErrors:
         return next((self.rules[cls] for cls in type(error).__mro__ if cls in self.rules), None)
 
 
-NOTHING_EXPECTED = ExpectedErrors({})
-
-
 def _classes(name: str, setting: str, given: object) -> tuple[type[BaseException], ...]:
     # One class alone is what `except` would take as well.
     if isinstance(given, type):

@@ -15,10 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
 from rowlock.clock import is_real
 from rowlock.database.notify_channel import check_name, notifying_engine
-from rowlock.database.transaction import check_session_factory
 from rowlock.errors import ConfigurationError, PipelineError
 from rowlock.hints import Notifier, PipelineHinter, pipeline_hinter
-from rowlock.leases.related import check_one_database
 from rowlock.logs import get_logger, tell_counts
 from rowlock.pipelines.construction import check_is_built
 from rowlock.pipelines.heartbeat_thread import HeartbeatThread
@@ -146,11 +144,7 @@ class PipelineManager:
                 f"two pipelines are named {pipeline.name}; the class name is the owner of their"
                 " leases: rename one"
             )
-        _need_new(pipeline)
-        pipeline.check_parts()
-        check_session_factory(self._session_factory, pipeline.leased)
-        locks = [lock.leased for lock in pipeline.declared_locks]
-        check_one_database(self._session_factory, pipeline.leased, declared=locks)
+        pipeline.check_can_run(self._session_factory)
         self._seams.conditions(pipeline.leased, pipeline.name)
         if self._notifier is not None:
             self._notifying_engine(pipeline)
@@ -182,7 +176,7 @@ class PipelineManager:
             ) from None
         self._lock_graph.check()
         for pipeline in self._pipelines.values():
-            _need_new(pipeline)
+            pipeline.check_can_run(self._session_factory)
         self._started = True
         mark = replica_mark()
         logger.info(
@@ -293,13 +287,12 @@ class PipelineManager:
             self._lock_graph,
             heartbeat_thread=self._heartbeats,
             seams=self._seams,
+            # Under a test's clock nothing waits for real, and what runs is compared.
+            check_indexes=self._check_indexes and is_real(),
         )
         pipeline.run.fetcher.heartbeaters = self._heartbeaters_of_all
         for hinter in (self.hinter, pipeline_hinter):
             hinter.attach(pipeline.leased.name, pipeline.hint)
-        # Under a test's clock nothing waits for real, and what runs is compared.
-        if self._check_indexes and is_real():
-            pipeline.look_at_indexes()
 
     def _heartbeaters_of_all(self) -> list[Heartbeater[Any]]:
         started = (pipeline for pipeline in self._pipelines.values() if pipeline.state != "new")
@@ -320,8 +313,3 @@ class PipelineManager:
         for hinter in (self.hinter, pipeline_hinter):
             hinter.detach_relay(self._notifier.pass_on)
         await self._notifier.stop()
-
-
-def _need_new(pipeline: Pipeline[Any]) -> None:
-    if pipeline.state != "new":
-        raise PipelineError(f"{pipeline.name} was started before; build a new one")

@@ -17,11 +17,10 @@ from sqlalchemy import Column, ColumnElement
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm.interfaces import LoaderOption
 
-from rowlock.database.transaction import check_session_factory
 from rowlock.errors import ConfigurationError, ModelError, PipelineError
 from rowlock.hints import PipelineHinter, declare_intent
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.related import RelatedLocker
+from rowlock.leases.related import RelatedLocker, check_one_database
 from rowlock.pipelines.construction import (
     RESERVED_NAMES,
     check_after_init,
@@ -230,26 +229,15 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
         *,
         heartbeat_thread: HeartbeatThread | None = None,
         seams: Seams = NO_SEAMS,
+        check_indexes: bool = False,
     ) -> None:
-        """Start fetching and working; called by the manager, in the running event loop.
-
-        Args:
-            session_factory: the host's.
-            hinter: reaches the pipelines of the manager.
-            lock_graph: the pipelines beside it; this one alone if there is none.
-            heartbeat_thread: where leases are renewed; on this loop if there is none.
-            seams: what the host adds to every pipeline.
-
-        Raises:
-            PipelineError: it was started before.
-            ConfigurationError: the session factory cannot serve it.
-        """
-        if self._run is not None:
-            raise PipelineError(f"{self.name} was started before; build a new one")
-        self.check_parts()
-        self._run = self.build_run(session_factory, hinter, lock_graph)
-        self._run.heartbeater.thread, self._run.context.seams = heartbeat_thread, seams
-        self._run.start()
+        """Start fetching and working; called by the manager, in the running event loop."""
+        self.check_can_run(session_factory)
+        run = self._run = self.build_run(session_factory, hinter, lock_graph)
+        run.heartbeater.thread, run.context.seams = heartbeat_thread, seams
+        run.start()
+        if check_indexes and self._looks_at_indexes:
+            run.look_at_indexes_soon()
 
     def build_run(
         self,
@@ -264,11 +252,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
             session_factory: the host's.
             hinter: reaches the pipelines of the manager.
             lock_graph: the pipelines beside it; this one alone if there is none.
-
-        Raises:
-            ConfigurationError: the session factory cannot serve it.
         """
-        check_session_factory(session_factory, self.leased)
         size, low_watermark = self.settings.queue_capacity, self.settings.queue_low_watermark
         queue: ItemQueue[ModelT_co] = ItemQueue(
             size,
@@ -309,11 +293,6 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
             worker_class=self.worker_class,
             heartbeater_class=self.heartbeater_class,
         )
-
-    def look_at_indexes(self) -> None:
-        """Look once, soon, whether the database can find the rows of its claims quickly."""
-        if self._looks_at_indexes:
-            self.run.look_at_indexes_soon()
 
     @property
     def _leaves_queue_size(self) -> bool:
@@ -365,12 +344,18 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
             return PipelineHealth(self.name, "new", {}, 0, 0, None, 0)
         return self._run.health()
 
-    def check_parts(self) -> None:
-        """Check what is needed to run and not to be built: the classes of the actors.
+    def check_can_run(self, session_factory: async_sessionmaker[AsyncSession]) -> None:
+        """Check, without connecting, what is needed to run and not to be built: the classes of the
+        actors, and the databases that sessions use.
 
         Raises:
-            ConfigurationError: says what to override.
+            ConfigurationError: says what to override, or the session factory cannot serve it.
+            PipelineError: it was started before.
         """
+        if self._run is not None:
+            raise PipelineError(f"{self.name} was started before; build a new one")
+        declared = [lock.leased for lock in self.declared_locks]
+        check_one_database(session_factory, self.leased, declared=declared)
         for name, part in (
             ("fetcher_class", Fetcher),
             ("worker_class", Worker),

@@ -26,7 +26,7 @@ from rowlock.leases.table_looks import IndexLook, look_at_indexes
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Ended
 from rowlock.pipelines.claim_builder import ClaimBuilder
-from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.context import BackgroundTasks, PipelineContext
 from rowlock.pipelines.fetcher import Fetcher
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.loader import Loader
@@ -113,6 +113,7 @@ class PipelineRun(Generic[ModelT]):
         self.pool = Pool(context, self.workers, settler=self.settler)
         self._supervisor = Supervisor(context.name)
         context.check_ending = self._close_pool_if_ending
+        context.background = BackgroundTasks(context.name, check_ending=context.check_ending)
         self._loop = asyncio.get_running_loop()
         self._hint_is_on_its_way = False
         self._index_timer: asyncio.TimerHandle | None = None

@@ -147,6 +147,7 @@ async def stepping(
     check_pipelines(pipeline, *beside)
     lock_graph = LockGraph([pipeline, *beside])
     lock_graph.check()
+    pipeline.check_can_run(session_factory)
     steps = Steps(pipeline.build_run(session_factory, PipelineHinter(), lock_graph))
     # Between two steps a test may change a row, however little time passes.
     steps.run.context.claims_rows = False

@@ -25,9 +25,7 @@ from rowlock import (
 )
 from rowlock.clock import monotonic
 from rowlock.logs import get_logger
-from rowlock.pipelines.heartbeat_thread import HeartbeatThread
-from rowlock.pipelines.hooks import NO_SEAMS
-from rowlock.spi import Duration, LockGraph, ModelT, PipelineRun, Seams
+from rowlock.spi import Duration, LockGraph, ModelT, PipelineRun
 from rowlock.streams.flow_row import ensure_flow
 from rowlock.streams.inputs import high_water
 from rowlock.streams.program import FlowProgram, lease_owner
@@ -149,13 +147,9 @@ class FlowPipeline(Pipeline[Any], reserved=False):
         session_factory: async_sessionmaker[AsyncSession],
         hinter: PipelineHinter,
         lock_graph: LockGraph | None = None,
-        *,
-        heartbeat_thread: HeartbeatThread | None = None,
-        seams: Seams = NO_SEAMS,
+        **given: Any,
     ) -> None:
-        super().start(
-            session_factory, hinter, lock_graph, heartbeat_thread=heartbeat_thread, seams=seams
-        )
+        super().start(session_factory, hinter, lock_graph, **given)
         self._hinters = [hinter, pipeline_hinter]
         for one in self._hinters:
             one.attach(self.program.shards_topic, self.look_around_soon)
