@@ -30,7 +30,7 @@ LINES = {
     "services": 694,
     "streams": 14347,
     "telemetry": 1238,
-    "testing": 5274,
+    "testing": 5273,
     "tests": 124946,
 }
 """Most lines of each part of the package, and of `tests`."""

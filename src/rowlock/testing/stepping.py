@@ -7,8 +7,6 @@ the real actors on a real database, and looks at the row in between.
     async with stepping(session_factory, VolumePipeline()) as steps:
         await steps.fetch_once()
         await steps.work_once()
-
-Not here: time (``virtual_time``), several replicas as processes.
 """
 
 from __future__ import annotations
