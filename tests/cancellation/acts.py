@@ -13,8 +13,8 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import Apply, PipelineItem, PipelineManager, hold_rows
-from rowlock.pipelines.settler import release_items
-from rowlock.pipelines.writer import PendingOutcome, Writer
+from rowlock.pipelines.settler import Settler, release_items
+from rowlock.pipelines.writer import PendingOutcome
 from rowlock.testing import Steps, stepping
 
 from ..host import Attachment, Volume, VolumePipeline
@@ -137,8 +137,8 @@ async def _gathering(sessions: Sessions) -> AsyncIterator[tuple[Steps[Any], Pipe
 async def _written(sessions: Sessions, outcome: Apply) -> AsyncIterator[Work]:
     async with _gathering(sessions) as (steps, item):
         context = steps.run.context
-        writer = Writer(context)
-        yield lambda: writer.write(PendingOutcome(item, outcome))
+        settler = Settler(context, steps.run.heartbeater)
+        yield lambda: settler.write(PendingOutcome(item, outcome))
         # Whoever was to write it releases the row, if it was not written.
         await release_items(context, [item])
         steps.run.heartbeater.untrack(item)

@@ -45,8 +45,10 @@ async def test_an_error_at_every_boundary(
         await wait_for_the_server(database)
         await finish(database, story)
         await judge(database, story)
-        if points.reached is None:
+        if points.reached is not None:
+            answers_lost += points.reached.is_lost_answer
+        # On a slow machine a play may have had fewer statements than the next one has.
+        elif answers_lost:
             break
-        answers_lost += points.reached.is_lost_answer
     assert BOUNDARIES_MIN <= at < BOUNDARIES_MAX - 1
     assert answers_lost > 0

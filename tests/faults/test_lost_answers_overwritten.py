@@ -49,16 +49,15 @@ async def test_what_was_overwritten_is_not_cleaned_up(
     with heard_events() as heard:
         async with stepping(database.session_factory, pipeline) as steps:
             await steps.fetch_once()
-            writer = steps.run.settler._writer
+            transact = steps.run.context.transact
             with lost_answers(database, committed=True, times=1) as lost:
-                try_ = writer._try
 
-                async def once_somebody_was_there(pending: Any) -> Any:
+                async def once_somebody_was_there(*work: Any, **how: Any) -> Any:
                     if lost:
                         await somebody(database)
-                    return await try_(pending)
+                    return await transact(*work, **how)
 
-                writer._try = once_somebody_was_there  # type: ignore[method-assign]
+                steps.run.context.transact = once_somebody_was_there  # type: ignore[method-assign]
                 await steps.work_once()
             assert (counted(steps)["applied"], counted(steps)["stale"]) == (0, 1)
     assert [event.reason for event in heard.of(events.ItemStale)] == ["unknown"]
@@ -141,15 +140,15 @@ async def test_a_related_row_that_was_lost_between_two_tries_is_told_as_lost(
         async with stepping(database.session_factory, GatheringPipeline(then=write_all)) as steps:
             await steps.fetch_once()
             writer = steps.run.settler._writer
-            try_ = writer._try
+            alone = writer.write_alone
 
             async def once_it_was_lost(pending: Any) -> Any:
                 if first and not second:
                     [robbed, *_] = await attachments_of(database)
                     await change(database, robbed, lock_token=uuid.uuid4())
-                return await try_(pending)
+                return await alone(pending)
 
-            writer._try = once_it_was_lost  # type: ignore[method-assign]
+            writer.write_alone = once_it_was_lost  # type: ignore[method-assign]
             with lost_answers(database, committed=True, times=1) as second:
                 await steps.work_once()
             assert (first, second) == (["rolled back"], ["committed"])

@@ -70,7 +70,7 @@ async def test_a_round_that_is_over_before_it_is_known_has_no_other_beside_it(
     def done(request: int, answer: int | None, error: Exception | None) -> None:
         answers.append((request, answer))
         if error is not None:
-            # As the settler does, in a task of its own that begins at once.
+            # As the settler does with a failure, in a task of its own that begins at once.
             batcher.submit_nowait(request, done)
 
     batcher: Batcher[int, int] = Batcher(run, name="test", timeout=TIMEOUT)

@@ -21,7 +21,7 @@ from sqlalchemy import event, false
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from rowlock import Apply, Outcome, PipelineItem, PipelineManager, Related, events
-from rowlock.pipelines.writer import ABORTS_MAX
+from rowlock.pipelines.settler import ABORTS_MAX
 from rowlock.testing import TemporaryDatabase
 
 from ..host import (

@@ -84,7 +84,7 @@ async def test_an_outcome_that_cannot_be_handed_in_leaves_its_row_to_its_lease(
 
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         await steps.fetch_once()
-        monkeypatch.setattr(steps.run.settler._writer, "submit_nowait", refuse)
+        monkeypatch.setattr(steps.run.settler._batcher, "submit_nowait", refuse)
         with pytest.raises(MemoryError):
             await steps.work_once()
         assert (steps.run.statistics().tracked, len(steps.run.settler)) == (0, 0)

@@ -151,7 +151,7 @@ async def test_the_last_wait_is_for_outcomes_that_are_written_with_others(
     rows = await add(virtual_database, *(Volume() for _ in range(3)))
     pipeline = VolumePipeline(workers_num=3, database_timeout=2, cancel_grace=1)
     run = started(virtual_database, pipeline)
-    batcher: Any = run.settler._writer._batcher
+    batcher: Any = run.settler._batcher
     write, batcher._limit.requests = batcher._run, 1
 
     async def write_slowly(batch: Any) -> Any:

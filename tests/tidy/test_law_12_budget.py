@@ -25,7 +25,7 @@ LINES = {
     "leases": 2978,
     "locks": 743,
     "migrations": 583,
-    "pipelines": 7590,
+    "pipelines": 7562,
     "rows": 2916,
     "services": 694,
     "streams": 14347,

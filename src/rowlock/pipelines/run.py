@@ -103,7 +103,7 @@ class PipelineRun(Generic[ModelT]):
         self.fetcher = fetcher_class(context, self.heartbeater)
         context.queue.on_room = self.fetcher.wake_for_room
         self.settler = Settler(context, self.heartbeater)
-        self.settler.recorder.wake_after = self.fetcher.wake_after
+        self.settler.wake_after = self.fetcher.wake_after
         self.heartbeater.before_renewal = self.release_strays
         loader = Loader(context)
         self.workers = [

@@ -1,28 +1,35 @@
-"""Carries out decisions after `process` has ended, so that a worker can go on with the next row
-while an outcome is being written; records it; releases rows that nothing was written for.
+"""Settles decisions after `process` has ended, so that a worker can go on with the next row: has
+the outcome written and records it, or has the row released.
 
 The one idea: no worker waits for a COMMIT. It hands its item over and takes the next; the item
 stays tracked and its lease renewed until the outcome is settled, and what waits is bounded. The
 common case, an outcome that was written with others, takes no task of its own. `_settle` is the one
 switch over decisions.
 
-Not here: how outcomes become one transaction (``pipelines/writer.py``).
+Outcomes gather while a transaction is under way. One that brings its own statements or has related
+rows to free, whose row another transaction has locked, or that its batch could not be written with,
+gets a transaction of its own, so that it holds up no others. An error that passes is waited out.
+
+Not here: what happens within a transaction (``pipelines/writer.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import events
-from rowlock.database.batcher import BATCH_MAX, Batcher
-from rowlock.database.faults import is_transient
+from rowlock.clock import monotonic, sleep
+from rowlock.database.batcher import BATCH_MAX, Batcher, Retries
+from rowlock.database.faults import is_outage, is_transient, may_be_of_the_size
 from rowlock.errors import HOST_ERRORS, LockWaitTimeout, TransactionTimeout
-from rowlock.leases.apply import Written
+from rowlock.leases.apply import MADE, Written
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related import release_unlocked_related
 from rowlock.leases.release import release
@@ -46,12 +53,29 @@ from rowlock.pipelines.outcomes import (
     hint_targets,
 )
 from rowlock.pipelines.planner import reason_parked
-from rowlock.pipelines.writer import PendingOutcome, Writer
-from rowlock.rows.leased_table import ModelT
+from rowlock.pipelines.writer import PendingOutcome, Writer, renewed_within_s
+from rowlock.redaction import name_column
+from rowlock.rows.assignments import PLAIN, is_like_no_other
+from rowlock.rows.leased_table import ModelT, is_referenced
 
 logger = get_logger(__name__)
 
 T = TypeVar("T")
+
+PENDING_MAX = 2 * BATCH_MAX
+"""Workers begin nothing new while this many decisions are settled; each may add one."""
+ABORTS_MAX = 2
+"""An outcome whose own transaction was ended so often, since the loop stood still in it, is
+written again; after that it failed.
+"""
+OVERRUNS_MAX = 2
+"""An outcome that was so often out of time in its own transaction, with its row locked, failed:
+it would need too long again.
+"""
+LOCK_TIMEOUTS_MAX = 10
+"""So many times `lock_timeout` an outcome is tried whose own errors pass, while others of its
+pipeline are written.
+"""
 
 
 async def release_items(
@@ -178,18 +202,441 @@ async def _transact(
     return await context.transact(work, purpose=purpose)
 
 
-class Recorder(Generic[ModelT]):
-    """Counts, logs and emits what became of the outcomes of one pipeline."""
+Answer = Written | Exception | None
+"""Of a batch to one outcome: what became of it; the last error, if no other try is worth it; None
+if it has to be written alone.
+"""
 
-    def __init__(self, context: PipelineContext[ModelT]) -> None:
+
+class Settler(Generic[ModelT]):
+    """Settles decisions of one pipeline.
+
+    Attributes:
+        on_room: called when it is no longer full.
+        wake_after: has the fetcher look for rows again after a while.
+    """
+
+    def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
         self.context = context
+        self.on_room: Callable[[], None] = lambda: None
         self.wake_after: Callable[[timedelta], None] = lambda _delay: None
+        self._heartbeater = heartbeater
+        self._writer = Writer(context)
+        self._batcher: Batcher[PendingOutcome[ModelT], Answer] = Batcher(
+            self._write_together,
+            name=f"{context.name} writes outcomes",
+            timeout=context.settings.database_timeout,
+            statements_of=self._statements_of,
+            is_grace_over=lambda: context.grace_over,
+        )
+        # Each batch is bounded by its own statements, and what fails in it is handled there.
+        self._releases: Batcher[tuple[PipelineItem[ModelT], bool], None] = Batcher(
+            self._release_together, name=f"{context.name} releases rows", timeout=timedelta.max
+        )
+        # What refers to the row may be locked, and compared columns need statements of their own.
+        self._deletes_alone = bool(context.intent) or is_referenced(context.leased)
+        self._wrote_at = -math.inf
+        self._pending: set[PipelineItem[ModelT]] = set()
+        self._cleaning: set[Attempt] = set()
+        self._changed: asyncio.Future[None] | None = None
+        # Bound once: one for each row would be an object of each row.
+        self._done = self._on_batch_done
 
-    def _hint(self, outcome: Apply | Delete) -> None:
-        for model in hint_targets(outcome.hint):
-            self.context.hinter.hint_fetch(model)
+    def __len__(self) -> int:
+        return len(self._pending)
 
-    def written(self, item: PipelineItem[ModelT], outcome: Outcome, written: Written) -> None:
+    def __contains__(self, item: object) -> bool:
+        return item in self._pending
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._pending) >= PENDING_MAX
+
+    async def wait_until_idle(self) -> None:
+        """Wait until all that was handed over has been settled."""
+        while self._pending:
+            if self._changed is None or self._changed.done():
+                self._changed = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._changed)
+        # A settlement that was cancelled from outside may have left its batch with a session.
+        await self._batcher.wait_until_idle()
+
+    def interrupt(self) -> None:
+        """End the clean-ups that run."""
+        for attempt in self._cleaning:
+            attempt.end(Ended.INTERRUPTED)
+
+    def settle_later(self, item: PipelineItem[ModelT], decision: Decision) -> None:
+        self._pending.add(item)
+        attempt = None
+        try:
+            if isinstance(decision, Ended):
+                attempt = self.context.running.get(item.lock_token)
+            # Nothing is to be waited for: an item that locks related rows has to stop that first.
+            elif item.held is None:
+                item.is_settling = True
+                pending = PendingOutcome(item, decision)
+                if self._goes_together(pending):
+                    self._batcher.submit_nowait(pending, self._done)
+                    return
+        except Exception:
+            # A bug: it is untracked, so that its lease ends.
+            self._finish(item)
+            raise
+        self._in_a_task(item, self._settle(item, decision, attempt))
+        if decision is Ended.ABANDONED and attempt is not None:
+            # Noted at once: a task that is cancelled before its first step notes nothing.
+            self._abandon(item, attempt)
+
+    def _in_a_task(self, item: PipelineItem[ModelT], work: Coroutine[Any, Any, None]) -> None:
+        # Whatever ends it, the item is untracked behind it: then its lease ends at the latest.
+        task = self.context.background.begin(work, purpose="settle an outcome")
+        task.add_done_callback(lambda _task: self._finish(item))
+
+    def _finish(self, item: PipelineItem[ModelT]) -> None:
+        before = len(self._pending)
+        self._heartbeater.untrack(item)
+        self._pending.discard(item)
+        if item is self.context.tried:
+            self.context.tried = None
+            self.context.trial.release()
+        if len(self._pending) < PENDING_MAX <= before:
+            self.on_room()
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+        if item.after_settling is not None:
+            self.context.run_after_settling(item)
+
+    async def _settle(
+        self, item: PipelineItem[ModelT], decision: Decision, attempt: Attempt | None
+    ) -> None:
+        await item.stop_locking()
+        match decision:
+            case Ended.ABANDONED:
+                pass
+            case Ended.INTERRUPTED:
+                if attempt is None or await attempt.ends_within_grace(Ended.INTERRUPTED):
+                    await self._releases.submit((item, False))
+                else:
+                    self._abandon(item, attempt)
+            case Ended():
+                self._record_stale(item, "lost")
+                await self._release_related(item)
+                self.wake_after(timedelta(0))
+            case outcome:
+                pending = PendingOutcome(item, outcome)
+                await self._settle_outcome(pending, partial(self.write, pending))
+
+    async def _release_together(
+        self, batch: Sequence[tuple[PipelineItem[ModelT], bool]]
+    ) -> list[None]:
+        items = [item for item, only_related in batch if not only_related]
+        await release_items(self.context, items, locked_in_background=True)
+        holders = [item for item, only_related in batch if only_related]
+        await release_related_of(self.context, *holders)
+        return [None] * len(batch)
+
+    async def _release_related(self, item: PipelineItem[ModelT]) -> None:
+        if item.held:
+            await self._releases.submit((item, True))
+
+    def _abandon(self, item: PipelineItem[ModelT], attempt: Attempt) -> None:
+        """Leave the row of an attempt that still runs to its lease: nobody else may have it."""
+        self.context.counters.abandoned += 1
+        self.context.calls.abandon(attempt)
+        attempt.on_late_result(lambda result: self._clean_up_late(item, result))
+        extra = {"pipeline": self.context.name, "row_id": item.id}
+        text = "%s: process ignored its cancellation and was left behind with row %s"
+        logger.error(text, self.context.name, item.id, extra=extra)
+        self.context.tell(events.ItemAbandoned, item)
+
+    def _clean_up_late(self, item: PipelineItem[ModelT], result: Result) -> None:
+        outcome = decide(self.context, item, result)
+        if isinstance(outcome, SUCCESSES):
+            work = self.clean_up(item, outcome)
+            self.context.background.begin(work, purpose="clean up after a late result")
+
+    async def _settle_outcome(
+        self, pending: PendingOutcome[ModelT], write: Callable[[], Awaitable[Written]]
+    ) -> None:
+        item, outcome = pending.item, pending.outcome
+        try:
+            written = await write()
+        except Exception as error:  # noqa: BLE001 - the database refused what the host computed
+            await self._write_failure(item, outcome, error)
+            return
+        # It may have been applied if that is unknown: cleaning up would take away what the row now
+        # points to.
+        cleans_up = not written.is_made and written is not Written.UNKNOWN
+        if written.is_made:
+            self._record(item, outcome, written)
+        else:
+            self._record_dropped(item, outcome, written, cleans_up=cleans_up)
+        if written is Written.RELATED_LOST:
+            self.wake_after(self.context.settings.retry_delay)
+        # A stale outcome may have had no transaction that could release them: trust had ended
+        # before.
+        if written in {Written.STALE, Written.UNKNOWN}:
+            await self._release_related(item)
+        else:
+            await release_related_of(self.context, item, are_released=True)
+        if cleans_up:
+            await self.clean_up(item, outcome)
+
+    async def _write_failure(
+        self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception
+    ) -> None:
+        """Write instead of `outcome` what `also` raised, what `on_refused` gives, or a failure."""
+        raised = self._raised_outcome(item, error)
+        if raised is not None:
+            instead = [raised]
+        else:
+            await self._name_refused(item, outcome, error)
+            usual = record_failure(self.context, item, error)
+            of_host = self._refused_outcome(item, error)
+            instead = [usual] if of_host is None or _is_usual(of_host, error) else [of_host, usual]
+        extra = {"pipeline": self.context.name, "row_id": item.id}
+        for failure in instead:
+            try:
+                written = await self.write(PendingOutcome(item, failure))
+            except Exception as again:
+                if failure is instead[-1] or is_transient(again):
+                    text = (
+                        "%s: the failure of row %s could not be written; it is free when its lease"
+                        " expires"
+                    )
+                    logger.exception(text, self.context.name, item.id, extra=extra)
+                    break
+                text = "%s: what on_refused gave for row %s could not be written"
+                logger.exception(text, self.context.name, item.id, extra=extra)
+                continue
+            if written.is_made:
+                self._record(item, failure, written)
+            else:
+                self._record_dropped(item, outcome, written)
+            break
+        await self._release_related(item)
+        await self.clean_up(item, outcome)
+
+    def _refused_outcome(self, item: PipelineItem[ModelT], error: Exception) -> Outcome | None:
+        """Return the outcome that `on_refused` gives; None if that cannot be one."""
+        try:
+            outcome = copied(self.context.hooks.on_refused(item, error))
+            return checked(self.context, item, outcome, hook="on_refused")
+        except HOST_ERRORS:
+            extra = {"pipeline": self.context.name, "row_id": item.id}
+            text = "%s: on_refused failed for row %s"
+            logger.exception(text, self.context.name, item.id, extra=extra)
+            return None
+
+    def _raised_outcome(self, item: PipelineItem[ModelT], error: Exception) -> Outcome | None:
+        """Return the outcome that `also` raised, which is no failure; None if it raised none."""
+        try:
+            raised = raised_by_also(self.context, item, error)
+            return None if raised is None else checked(self.context, item, raised)
+        except Exception:  # noqa: BLE001 - it cannot be written; `error` is recorded
+            return None
+
+    async def _name_refused(
+        self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception
+    ) -> None:
+        # Have the texts of `error` name the column whose value was refused, if that is found.
+        try:
+            name_column(error, await self._writer.find_refused(item, outcome, error))
+        # The database is away, or host objects raise: the error says what it says.
+        except Exception as raised:
+            logger.debug("%s: no column was found for an error", self.context.name, exc_info=raised)
+
+    async def clean_up(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
+        """Have the host clean up after a result that was not applied."""
+        attempt = self.context.calls.cleanup(self.context.hooks.on_stale, item, outcome)
+        self._cleaning.add(attempt)
+        try:
+            result = await attempt.run()
+        finally:
+            self._cleaning.discard(attempt)
+        if not isinstance(result, Returned):
+            error = result.error if isinstance(result, Raised) else TimeoutError(result.value)
+            extra = {"pipeline": self.context.name, "row_id": item.id}
+            text = "%s: on_stale failed for row %s"
+            logger.error(text, self.context.name, item.id, extra=extra, exc_info=error)
+
+    async def write(self, pending: PendingOutcome[ModelT]) -> Written:
+        """Write an outcome under the guard and return what became of it, after the COMMIT was
+        answered. The last error is raised.
+        """
+        answer: Answer = None
+        error: Exception | None = None
+        if self._goes_together(pending):
+            try:
+                answer = await self._batcher.submit(pending)
+            except Exception as raised:  # noqa: BLE001 - it is tried alone
+                error = raised
+        return await self._carry_on(pending, answer, error)
+
+    def _goes_together(self, pending: PendingOutcome[ModelT]) -> bool:
+        """Whether it is written together with others; a deletion only if it locks nothing else."""
+        item, outcome = pending.item, pending.outcome
+        if item.held or item.is_deleted or pending.also is not None:
+            return False
+        return not isinstance(outcome, Delete) or not (
+            self._deletes_alone or outcome.unless_changed
+        )
+
+    def _statements_of(self, pending: PendingOutcome[ModelT]) -> int:
+        """Return how many statements an outcome may need for itself: under its own guard, or with
+        SQL like no other.
+        """
+        outcome = pending.outcome
+        if self.context.intent or (isinstance(outcome, Apply) and outcome.unless_changed):
+            return 1
+        values = outcome.values.values() if isinstance(outcome, Apply | Retry) else ()
+        return int(not PLAIN.issuperset(map(type, values)) and any(map(is_like_no_other, values)))
+
+    async def _write_together(self, batch: Sequence[PendingOutcome[ModelT]]) -> list[Answer]:
+        """Write outcomes in one transaction; again, as long as the database is away and one of them
+        is worth it.
+        """
+        retries = Retries(self._gives_up_at)
+        while True:
+            began_at = monotonic()
+            try:
+                written = await self._writer.write_together(batch, begun=self._batcher.begun)
+            except Exception as error:
+                if may_be_of_the_size(error) or not is_outage(error):
+                    raise
+                retries.failed()
+                worth = [pending.is_worth_a_try for pending in batch]
+                if retries.are_over or self.context.grace_over or not any(worth):
+                    return [error if is_worth else Written.STALE for is_worth in worth]
+                extra = {"pipeline": self.context.name, "rows": len(batch), "tries": retries.count}
+                text = "%s: writing outcomes of %s rows is tried again"
+                logger.warning(text, self.context.name, len(batch), extra=extra, exc_info=error)
+            else:
+                self._record_write(began_at, batch, written)
+                return [*written]
+            await retries.rest()
+
+    def _on_batch_done(
+        self, pending: PendingOutcome[ModelT], answer: Answer, error: Exception | None
+    ) -> None:
+        # What a batch has written is settled here and now; everything else takes its time.
+        item = pending.item
+        if isinstance(answer, Written) and answer.is_made:
+            try:
+                self._record(item, pending.outcome, answer)
+            finally:
+                self._finish(item)
+            return
+        carry_on = partial(self._carry_on, pending, answer, error)
+        self._in_a_task(item, self._settle_outcome(pending, carry_on))
+
+    async def _carry_on(
+        self, pending: PendingOutcome[ModelT], answer: Answer, error: Exception | None
+    ) -> Written:
+        """Return what became of an outcome once its batch has given an answer, or failed with an
+        error that concerns this outcome.
+        """
+        match answer:
+            case Written():
+                return answer
+            case None:
+                is_slow = error is not None and may_be_of_the_size(error)
+                return await self._write_alone(pending, is_slow=is_slow)
+            case last_error:
+                return await self._learn(pending, last_error)
+
+    async def _write_alone(self, pending: PendingOutcome[ModelT], *, is_slow: bool) -> Written:
+        """Write an outcome in a transaction of its own. `is_slow`: its last one ran out of time.
+
+        A transient error is waited out for `lock_timeout` at most, counted while no outcome of this
+        pipeline gets through; while others do, for `LOCK_TIMEOUTS_MAX` times as long. One that is
+        itself too slow for its transaction is tried `OVERRUNS_MAX` times.
+        """
+        context, item, aborts, overruns = self.context, pending.item, 0, 0
+        if item.is_deleted:
+            return Written.APPLIED
+        retries = Retries(self._gives_up_at)
+        while True:
+            if is_slow and not pending.stamps:
+                await self._let_a_renewal_in(item)
+            if not pending.is_worth_a_try:
+                return Written.STALE
+            began_at = monotonic()
+            try:
+                written = await self._writer.write_alone(pending)
+            except Exception as error:
+                retries.failed()
+                aborts += isinstance(error, TransactionTimeout) and error.was_aborted
+                if pending.is_overrun(error):
+                    overruns, is_slow = overruns + 1, True
+                is_late = retries.are_over or aborts > ABORTS_MAX or overruns >= OVERRUNS_MAX
+                if not is_transient(error) or is_late or context.grace_over:
+                    return await self._learn(pending, error)
+                extra = {"pipeline": context.name, "row_id": item.id, "tries": retries.count}
+                text = "%s: writing the outcome of row %s is tried again"
+                logger.warning(text, context.name, item.id, extra=extra, exc_info=error)
+            else:
+                self._record_write(began_at, [pending], [written])
+                return written
+            await retries.rest()
+
+    async def _let_a_renewal_in(self, item: PipelineItem[ModelT]) -> None:
+        # Before the row is locked for long again, if trust does not last until that is over.
+        rest_s = renewed_within_s(self.context.settings)
+        most_s = self.context.settings.database_timeout.total_seconds()
+        if item.remaining.total_seconds() < most_s + rest_s:
+            await sleep(rest_s)
+
+    def _gives_up_at(self, failed_at: float) -> float:
+        # What others' transactions achieve shows that the database is there, and that this result
+        # has yet to get its turn.
+        wait_s = self.context.settings.lock_timeout.total_seconds()
+        return min(max(failed_at, self._wrote_at) + wait_s, failed_at + LOCK_TIMEOUTS_MAX * wait_s)
+
+    async def _learn(self, pending: PendingOutcome[ModelT], error: Exception) -> Written:
+        """Return what became of an outcome that is tried no more; `error` if it was not written."""
+        if not pending.stamps:
+            raise error
+        try:
+            written = await self._writer.find_earlier(
+                pending, purpose="see what became of an outcome", waits=True
+            )
+        except Exception:
+            logger.warning(
+                "%s: it could not be seen what became of the outcome of row %s",
+                self.context.name,
+                pending.item.id,
+                extra={"pipeline": self.context.name, "row_id": pending.item.id},
+                exc_info=error,
+            )
+            return Written.UNKNOWN
+        if written is Written.STALE:
+            pending.stamps = {}
+            raise error
+        return written
+
+    def _record_write(
+        self,
+        began_at: float,
+        batch: Sequence[PendingOutcome[ModelT]],
+        written: Sequence[Written | None],
+    ) -> None:
+        context, self._wrote_at = self.context, monotonic()
+        seconds, count = self._wrote_at - began_at, sum(map(written.count, MADE))
+        context.histograms.write.add(seconds)
+        context.histograms.write_rows.add(count)
+        if events.has_listeners(events.OutcomesWritten):
+            tokens = tuple(
+                [
+                    pending.item.lock_token
+                    for pending, one in zip(batch, written, strict=True)
+                    if one in MADE
+                ]
+            )
+            events.emit(events.OutcomesWritten(context.name, count, seconds, tokens))
+
+    def _record(self, item: PipelineItem[ModelT], outcome: Outcome, written: Written) -> None:
         """Record an outcome that was written, and raise its hints."""
         counters, name = self.context.counters, type(outcome).__name__
         error: str | None = None
@@ -238,7 +685,7 @@ class Recorder(Generic[ModelT]):
         events.emit(events.ItemParked(context.name, item.id, item.lock_token, reason))
         return reason
 
-    def dropped(
+    def _record_dropped(
         self,
         item: PipelineItem[ModelT],
         outcome: Outcome,
@@ -263,9 +710,9 @@ class Recorder(Generic[ModelT]):
                 "reason": reason,
             },
         )
-        self.stale(item, reason)
+        self._record_stale(item, reason)
 
-    def stale(self, item: PipelineItem[ModelT], reason: str) -> None:
+    def _record_stale(self, item: PipelineItem[ModelT], reason: str) -> None:
         """Record an attempt that came to nothing, for `reason`."""
         if reason == Written.CHANGED.value:
             self.context.counters.changed += 1
@@ -284,266 +731,14 @@ class Recorder(Generic[ModelT]):
             )
         )
 
+    def _hint(self, outcome: Apply | Delete) -> None:
+        for model in hint_targets(outcome.hint):
+            self.context.hinter.hint_fetch(model)
+
 
 def _columns_of(outcome: Outcome) -> tuple[str, ...]:
     values = outcome.values if isinstance(outcome, Apply | Retry) else ()
     return tuple(key if isinstance(key, str) else str(getattr(key, "key", key)) for key in values)
-
-
-PENDING_MAX = 2 * BATCH_MAX
-"""Workers begin nothing new while this many decisions are settled; each may add one."""
-
-
-class Settler(Generic[ModelT]):
-    """Settles decisions of one pipeline; `on_room` is called when it is no longer full."""
-
-    def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
-        self.context = context
-        self._heartbeater = heartbeater
-        self._writer = Writer(context)
-        # Each batch is bounded by its own statements, and what fails in it is handled there.
-        self._releases: Batcher[tuple[PipelineItem[ModelT], bool], None] = Batcher(
-            self._release_together, name=f"{context.name} releases rows", timeout=timedelta.max
-        )
-        self.recorder = Recorder(context)
-        self._pending: set[PipelineItem[ModelT]] = set()
-        self._cleaning: set[Attempt] = set()
-        self.on_room: Callable[[], None] = lambda: None
-        self._changed: asyncio.Future[None] | None = None
-        # Bound once: one for each row would be an object of each row.
-        self._done = self._on_batch_done
-
-    def __len__(self) -> int:
-        return len(self._pending)
-
-    def __contains__(self, item: object) -> bool:
-        return item in self._pending
-
-    @property
-    def is_full(self) -> bool:
-        return len(self._pending) >= PENDING_MAX
-
-    async def wait_until_idle(self) -> None:
-        """Wait until all that was handed over has been settled."""
-        while self._pending:
-            if self._changed is None or self._changed.done():
-                self._changed = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._changed)
-        # A settlement that was cancelled from outside may have left its batch with a session.
-        await self._writer.wait_until_idle()
-
-    def interrupt(self) -> None:
-        """End the clean-ups that run."""
-        for attempt in self._cleaning:
-            attempt.end(Ended.INTERRUPTED)
-
-    def settle_later(self, item: PipelineItem[ModelT], decision: Decision) -> None:
-        self._pending.add(item)
-        attempt = None
-        try:
-            if isinstance(decision, Ended):
-                attempt = self.context.running.get(item.lock_token)
-            # Nothing is to be waited for: an item that locks related rows has to stop that first.
-            elif item.held is None:
-                item.is_settling = True
-                if self._writer.submit_nowait(PendingOutcome(item, decision), self._done):
-                    return
-        except Exception:
-            # A bug: it is untracked, so that its lease ends.
-            self._finish(item)
-            raise
-        self._in_a_task(item, self._settle(item, decision, attempt))
-        if decision is Ended.ABANDONED and attempt is not None:
-            # Noted at once: a task that is cancelled before its first step notes nothing.
-            self._abandon(item, attempt)
-
-    def _on_batch_done(
-        self, pending: PendingOutcome[ModelT], written: Written | None, _error: Exception | None
-    ) -> None:
-        # What a batch has written is settled here and now; everything else takes its time.
-        item = pending.item
-        if written is not None and written.is_made:
-            try:
-                self.recorder.written(item, pending.outcome, written)
-            finally:
-                self._finish(item)
-            return
-        self._in_a_task(
-            item, self._write(pending) if written is None else self._see_to(pending, written)
-        )
-
-    def _in_a_task(self, item: PipelineItem[ModelT], work: Coroutine[Any, Any, None]) -> None:
-        # Whatever ends it, the item is untracked behind it: then its lease ends at the latest.
-        task = self.context.background.begin(work, purpose="settle an outcome")
-        task.add_done_callback(lambda _task: self._finish(item))
-
-    async def _carried_out(self, pending: PendingOutcome[ModelT]) -> Written:
-        return Written.APPLIED if pending.item.is_deleted else await self._writer.write(pending)
-
-    def _finish(self, item: PipelineItem[ModelT]) -> None:
-        before = len(self._pending)
-        self._heartbeater.untrack(item)
-        self._pending.discard(item)
-        if item is self.context.tried:
-            self.context.tried = None
-            self.context.trial.release()
-        if len(self._pending) < PENDING_MAX <= before:
-            self.on_room()
-        if self._changed is not None and not self._changed.done():
-            self._changed.set_result(None)
-        if item.after_settling is not None:
-            self.context.run_after_settling(item)
-
-    async def _settle(
-        self, item: PipelineItem[ModelT], decision: Decision, attempt: Attempt | None
-    ) -> None:
-        await item.stop_locking()
-        match decision:
-            case Ended.ABANDONED:
-                pass
-            case Ended.INTERRUPTED:
-                if attempt is None or await attempt.ends_within_grace(Ended.INTERRUPTED):
-                    await self._releases.submit((item, False))
-                else:
-                    self._abandon(item, attempt)
-            case Ended():
-                self.recorder.stale(item, "lost")
-                await self._release_related(item)
-                self.recorder.wake_after(timedelta(0))
-            case outcome:
-                await self._write(PendingOutcome(item, outcome))
-
-    async def _release_together(
-        self, batch: Sequence[tuple[PipelineItem[ModelT], bool]]
-    ) -> list[None]:
-        items = [item for item, only_related in batch if not only_related]
-        await release_items(self.context, items, locked_in_background=True)
-        holders = [item for item, only_related in batch if only_related]
-        await release_related_of(self.context, *holders)
-        return [None] * len(batch)
-
-    async def _release_related(self, item: PipelineItem[ModelT]) -> None:
-        if item.held:
-            await self._releases.submit((item, True))
-
-    def _abandon(self, item: PipelineItem[ModelT], attempt: Attempt) -> None:
-        """Leave the row of an attempt that still runs to its lease: nobody else may have it."""
-        self.context.counters.abandoned += 1
-        self.context.calls.abandon(attempt)
-        attempt.on_late_result(lambda result: self._clean_up_late(item, result))
-        extra = {"pipeline": self.context.name, "row_id": item.id}
-        text = "%s: process ignored its cancellation and was left behind with row %s"
-        logger.error(text, self.context.name, item.id, extra=extra)
-        self.context.tell(events.ItemAbandoned, item)
-
-    def _clean_up_late(self, item: PipelineItem[ModelT], result: Result) -> None:
-        outcome = decide(self.context, item, result)
-        if isinstance(outcome, SUCCESSES):
-            work = self.clean_up(item, outcome)
-            self.context.background.begin(work, purpose="clean up after a late result")
-
-    async def _write(self, pending: PendingOutcome[ModelT]) -> None:
-        try:
-            written = await self._carried_out(pending)
-        except Exception as error:  # noqa: BLE001 - the database refused what the host computed
-            await self._write_failure(pending.item, pending.outcome, error)
-        else:
-            await self._see_to(pending, written)
-
-    async def _see_to(self, pending: PendingOutcome[ModelT], written: Written) -> None:
-        item, outcome = pending.item, pending.outcome
-        # It may have been applied if that is unknown: cleaning up would take away what the row now
-        # points to.
-        cleans_up = not written.is_made and written is not Written.UNKNOWN
-        if written.is_made:
-            self.recorder.written(item, outcome, written)
-        else:
-            self.recorder.dropped(item, outcome, written, cleans_up=cleans_up)
-        if written is Written.RELATED_LOST:
-            self.recorder.wake_after(self.context.settings.retry_delay)
-        # A stale outcome may have had no transaction that could release them: trust had ended
-        # before.
-        if written in {Written.STALE, Written.UNKNOWN}:
-            await self._release_related(item)
-        else:
-            await release_related_of(self.context, item, are_released=True)
-        if cleans_up:
-            await self.clean_up(item, outcome)
-
-    async def _write_failure(
-        self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception
-    ) -> None:
-        raised = self._raised_outcome(item, error)
-        of_ours, of_hosts = raised, None
-        if of_ours is None:
-            await self._writer.name_refused(item, outcome, error)
-            of_ours = record_failure(self.context, item, error)
-            of_hosts = self._refused_outcome(item, error)
-        again = await self._write_instead(item, of_hosts or of_ours, of=outcome)
-        is_own = of_hosts is not None and not _is_usual(of_hosts, error)
-        if again is not None and not is_transient(again) and is_own:
-            self._tell_unwritten(
-                "%s: what on_refused gave for row %s could not be written", item, again
-            )
-            again = await self._write_instead(item, of_ours, of=outcome)
-        if again is not None:
-            text = (
-                "%s: the failure of row %s could not be written; it is free when its lease expires"
-            )
-            self._tell_unwritten(text, item, again)
-        await self._release_related(item)
-        await self.clean_up(item, outcome)
-
-    async def _write_instead(
-        self, item: PipelineItem[ModelT], failure: Outcome, *, of: Outcome
-    ) -> Exception | None:
-        """Write `failure` instead `of` what was refused; return why that failed, or None."""
-        try:
-            written = await self._carried_out(PendingOutcome(item, failure))
-        except Exception as error:  # noqa: BLE001 - logged by the caller
-            return error
-        if written.is_made:
-            self.recorder.written(item, failure, written)
-        else:
-            self.recorder.dropped(item, of, written)
-        return None
-
-    def _tell_unwritten(self, text: str, item: PipelineItem[ModelT], error: Exception) -> None:
-        extra = {"pipeline": self.context.name, "row_id": item.id}
-        logger.error(text, self.context.name, item.id, extra=extra, exc_info=error)
-
-    def _refused_outcome(self, item: PipelineItem[ModelT], error: Exception) -> Outcome | None:
-        """Return the outcome that `on_refused` gives; None if that cannot be one."""
-        try:
-            outcome = copied(self.context.hooks.on_refused(item, error))
-            return checked(self.context, item, outcome, hook="on_refused")
-        except HOST_ERRORS:
-            extra = {"pipeline": self.context.name, "row_id": item.id}
-            text = "%s: on_refused failed for row %s"
-            logger.exception(text, self.context.name, item.id, extra=extra)
-            return None
-
-    def _raised_outcome(self, item: PipelineItem[ModelT], error: Exception) -> Outcome | None:
-        """Return the outcome that `also` raised, which is no failure; None if it raised none."""
-        try:
-            raised = raised_by_also(self.context, item, error)
-            return None if raised is None else checked(self.context, item, raised)
-        except Exception:  # noqa: BLE001 - it cannot be written; `error` is recorded
-            return None
-
-    async def clean_up(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
-        """Have the host clean up after a result that was not applied."""
-        attempt = self.context.calls.cleanup(self.context.hooks.on_stale, item, outcome)
-        self._cleaning.add(attempt)
-        try:
-            result = await attempt.run()
-        finally:
-            self._cleaning.discard(attempt)
-        if not isinstance(result, Returned):
-            error = result.error if isinstance(result, Raised) else TimeoutError(result.value)
-            extra = {"pipeline": self.context.name, "row_id": item.id}
-            text = "%s: on_stale failed for row %s"
-            logger.error(text, self.context.name, item.id, extra=extra, exc_info=error)
 
 
 def _is_usual(failure: Outcome, error: Exception) -> bool:

@@ -1,24 +1,20 @@
-"""Has outcomes written: together with others where that can be, else in a transaction of their own,
-again after errors that pass.
-
-Outcomes gather while a transaction is under way (``database/batcher.py``). A row that another
-transaction has locked, and an outcome that brings its own statements or has related rows to free,
-get a transaction of their own, so that they hold up no others.
+"""Writes outcomes, each call in one transaction: together with others, or one alone with `also` and
+its related rows.
 
 Each transaction asks for trust before it locks the rows, locks them, plans what each outcome
 writes, writes it under the row's guard, and remembers the stamp until the COMMIT is answered.
 
-An error that passes is waited out. If it hit the COMMIT, what became of it is unknown: the guarded
-write is tried again, and if the guard no longer matches, the row is asked whether it carries the
-stamp of an earlier try. What the database refused, on the other hand, is known not to have
-happened.
+If an error hit the COMMIT, what became of it is unknown: the guarded write is tried again, and if
+the guard no longer matches, the row is asked whether it carries the stamp of an earlier try. What
+the database refused, on the other hand, is known not to have happened.
+
+Not here: when outcomes are written, and tried again (``pipelines/settler.py``).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Generic
@@ -26,18 +22,10 @@ from typing import Any, Generic
 from sqlalchemy import Column
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock import events
-from rowlock.clock import monotonic, sleep
-from rowlock.database.batcher import Batcher, Done, Retries
-from rowlock.database.faults import (
-    is_after_an_error,
-    is_transient,
-    may_be_of_a_value,
-    may_be_of_the_size,
-)
+from rowlock.clock import monotonic
+from rowlock.database.faults import is_after_an_error, is_transient, may_be_of_a_value
 from rowlock.errors import LeaseLost, OutcomeError, TransactionTimeout
 from rowlock.leases.apply import (
-    MADE,
     RowWrite,
     Written,
     apply,
@@ -69,9 +57,8 @@ from rowlock.pipelines.outcomes import (
 )
 from rowlock.pipelines.planner import Planner
 from rowlock.pipelines.settings import PipelineSettings
-from rowlock.redaction import name_column
-from rowlock.rows.assignments import PLAIN, is_like_no_other, is_sql
-from rowlock.rows.leased_table import LeasedTable, ModelT, is_referenced
+from rowlock.rows.assignments import is_sql
+from rowlock.rows.leased_table import LeasedTable, ModelT
 from rowlock.rows.updates import (
     NAMES_SHOWN_MAX,
     Values,
@@ -94,29 +81,31 @@ class PendingOutcome(Generic[ModelT]):
     """One outcome on its way.
 
     Attributes:
-        stamps: what transactions whose end is unknown have written as the row's last time.
-        once_written: what became of the outcome if one of these was committed.
+        stamps: what transactions whose end is unknown have written as the row's last time, and what
+            became of the outcome if they were committed.
         once_dropped: what became of it if the row is no longer held: what a try found whose end is
             unknown, and that left no stamp.
-        ended_with: the stamp in the row when `also` ended the transaction: the row tells whether it
-            was committed.
-        kept_from_batches: it gets a transaction of its own, since its last one ran out of time.
         row_is_locked: its own transaction has locked the row: what takes its time now is the
             outcome's own.
+        ended_with: the stamp in the row when `also` ended the transaction: the row tells whether it
+            was committed.
     """
 
     item: PipelineItem[ModelT]
     outcome: Outcome
-    stamps: frozenset[datetime] = frozenset()
-    once_written: Written = Written.APPLIED
+    stamps: dict[datetime, Written] = field(default_factory=dict)
     once_dropped: Written = Written.STALE
-    kept_from_batches: bool = False
     row_is_locked: bool = False
     ended_with: datetime | None = None
 
     @property
     def also(self) -> Also | None:
         return self.outcome.also if isinstance(self.outcome, SUCCESSES) else None
+
+    @property
+    def is_worth_a_try(self) -> bool:
+        # After a try whose end is unknown the row has to be asked, whatever became of the lease.
+        return bool(self.stamps) or self.item.is_trusted()
 
     def is_overrun(self, error: Exception) -> bool:
         """Whether the outcome itself took longer than its transaction may; not an outage, nor a
@@ -125,17 +114,16 @@ class PendingOutcome(Generic[ModelT]):
         is_out_of_time = isinstance(error, TransactionTimeout) and not error.was_aborted
         return is_out_of_time and self.row_is_locked and not self.stamps
 
-    def stamp(self, written: Written, stamps: frozenset[datetime]) -> None:
+    def remember(self, written: Written, stamp: datetime) -> None:
         """Remember what was written: until the COMMIT is answered, it may not have happened."""
         if written.is_made:
-            self.stamps = self.stamps | stamps if self.stamps else stamps
-            self.once_written = written
+            self.stamps[stamp] = written
         else:
             self.once_dropped = written
 
 
-class OutcomeTransactions(Generic[ModelT]):
-    """Writes outcomes of one pipeline, each call in one transaction."""
+class Writer(Generic[ModelT]):
+    """Writes outcomes of one pipeline."""
 
     def __init__(self, context: PipelineContext[ModelT]) -> None:
         self.context = context
@@ -167,7 +155,7 @@ class OutcomeTransactions(Generic[ModelT]):
                 return written
             ours = [i for i in left if items[i].lock_token in stamps]
             planner = self._planner(connection, now)
-            writes, at_once = [], frozenset({now})
+            writes = []
             deletes: dict[int, PendingOutcome[ModelT]] = {}
             for i in ours:
                 stamp = stamps[items[i].lock_token]
@@ -181,12 +169,11 @@ class OutcomeTransactions(Generic[ModelT]):
             for i, pending in deletes.items():
                 if pending.item.id in gone:
                     written[i] = Written.APPLIED
-                    pending.stamp(Written.APPLIED, at_once)
+                    pending.remember(Written.APPLIED, now)
             ours = [i for i in ours if i not in deletes]
             for i, result in zip(ours, await apply_locked(connection, leased, writes), strict=True):
                 written[i] = result
-                stamp = stamps[items[i].lock_token]
-                batch[i].stamp(result, at_once if stamp == now else frozenset({stamp}))
+                batch[i].remember(result, stamps[items[i].lock_token])
             return written
 
         return await self.context.transact(work, purpose="write outcomes")
@@ -211,11 +198,10 @@ class OutcomeTransactions(Generic[ModelT]):
                 numbers.append(number)
                 lease = (pending.item.id, pending.item.lock_token)
                 writes.append((lease, write.values, write.once_written))
-        stamps = frozenset({now})
         for place in await write_free(connection, leased, [one[:2] for one in writes]):
             number = numbers[place]
             written[number] = writes[place][2]
-            batch[number].stamp(writes[place][2], stamps)
+            batch[number].remember(writes[place][2], now)
         return written
 
     async def write_alone(self, pending: PendingOutcome[ModelT]) -> Written:
@@ -249,7 +235,7 @@ class OutcomeTransactions(Generic[ModelT]):
                 await self._within(session, connection, pending, now=now, stamp=stamp)
             if written.is_made and write.deletes:
                 await delete_written(connection, leased, item)
-            pending.stamp(written, frozenset({stamp}))
+            pending.remember(written, stamp)
             return written
 
         time = time_for(pending.item, self.context.settings)
@@ -261,7 +247,7 @@ class OutcomeTransactions(Generic[ModelT]):
             return await self._see_what_also_left(pending, error)
         except LeaseLost:
             # Of a related row: what was computed while it was held may no longer be true.
-            pending.stamps, pending.once_dropped = frozenset(), Written.RELATED_LOST
+            pending.stamps, pending.once_dropped = {}, Written.RELATED_LOST
             written = await self.write_alone(PendingOutcome(pending.item, Reset()))
             return Written.RELATED_LOST if written.is_made else written
 
@@ -341,8 +327,8 @@ class OutcomeTransactions(Generic[ModelT]):
         alike: dict[tuple[frozenset[datetime], bool], list[tuple[int, PendingOutcome[ModelT]]]] = {}
         for number, pending in batch:
             if pending.stamps:
-                deletes = isinstance(pending.outcome, Delete)
-                alike.setdefault((pending.stamps, deletes), []).append((number, pending))
+                key = frozenset(pending.stamps), isinstance(pending.outcome, Delete)
+                alike.setdefault(key, []).append((number, pending))
         ends: dict[int, Written] = {}
         for (stamps, deletes), members in alike.items():
             items, leased = [pending.item for _, pending in members], self.context.leased
@@ -353,7 +339,8 @@ class OutcomeTransactions(Generic[ModelT]):
             )
             for number, pending in members:
                 end = there[pending.item.id]
-                ends[number] = pending.once_written if end is Written.APPLIED else end
+                made = [*pending.stamps.values()][-1]
+                ends[number] = made if end is Written.APPLIED else end
         return ends
 
     async def _within(
@@ -398,14 +385,14 @@ class OutcomeTransactions(Generic[ModelT]):
     async def _see_what_also_left(
         self, pending: PendingOutcome[ModelT], error: OutcomeError
     ) -> Written:
-        before, stamp, pending.ended_with = pending.stamps, pending.ended_with, None
-        pending.stamps = before | {stamp} if stamp is not None else before
+        before, stamp, item = pending.stamps, pending.ended_with, pending.item
+        assert stamp is not None
+        pending.stamps, pending.ended_with = before | {stamp: Written.APPLIED}, None
         failure = error.__cause__ if isinstance(error.__cause__, Exception) else None
         left = await self.find_earlier(pending, purpose="see what also has left")
         if left is Written.STALE:
             pending.stamps = before
             raise failure or error
-        item = pending.item
         logger.error(
             "%s: also committed by itself, and the outcome of row %s with it; it must neither"
             " commit nor roll back",
@@ -454,213 +441,3 @@ def time_for(item: PipelineItem[Any], settings: PipelineSettings) -> timedelta:
 def renewed_within_s(settings: PipelineSettings) -> float:
     """Return within how many seconds a renewal gets in while no transaction has the row locked."""
     return RENEWED_WITHIN_BEATS * settings.heartbeat_interval.total_seconds()
-
-
-ABORTS_MAX = 2
-"""An outcome whose own transaction was ended so often, since the loop stood still in it, is
-written again; after that it failed.
-"""
-
-OVERRUNS_MAX = 2
-"""An outcome that was so often out of time in its own transaction, with its row locked, failed:
-it would need too long again.
-"""
-
-LOCK_TIMEOUTS_MAX = 10
-"""So many times `lock_timeout` an outcome is tried whose own errors pass, while others of its
-pipeline are written.
-"""
-
-
-class Writer(Generic[ModelT]):
-    def __init__(self, context: PipelineContext[ModelT]) -> None:
-        self.context = context
-        self._transactions = OutcomeTransactions(context)
-        # What refers to the row may be locked, and compared columns need statements of their own.
-        self._deletes_alone = bool(context.intent) or is_referenced(context.leased)
-        self._wrote_at = -math.inf
-        self._batcher: Batcher[PendingOutcome[ModelT], Written | None] = Batcher(
-            self._write_together,
-            name=f"{context.name} writes outcomes",
-            timeout=context.settings.database_timeout,
-            statements_of=self._statements_of,
-            is_grace_over=lambda: context.grace_over,
-        )
-
-    def submit_nowait(
-        self, pending: PendingOutcome[ModelT], done: Done[PendingOutcome[ModelT], Written | None]
-    ) -> bool:
-        """Write an outcome together with others, and call `done` with what became of it, after the
-        COMMIT was answered; with None if `write` is to be tried instead.
-
-        Returns False, and never calls `done`, if the outcome cannot be written with others.
-        """
-        # Asked at the time at which its attempt ended, a moment ago.
-        is_worth_a_try = pending.item.is_trusted(pending.item.ended_at or None)
-        if self._needs_own_transaction(pending) or not is_worth_a_try:
-            return False
-        self._batcher.submit_nowait(pending, done)
-        return True
-
-    async def wait_until_idle(self) -> None:
-        await self._batcher.wait_until_idle()
-
-    async def write(self, pending: PendingOutcome[ModelT]) -> Written:
-        """Write an outcome under the guard and return what became of it, after the COMMIT was
-        answered.
-
-        A transient error is waited out for `lock_timeout` at most, counted while no outcome of this
-        pipeline gets through; while others do, for `LOCK_TIMEOUTS_MAX` times as long. One that is
-        itself too slow for its transaction is tried `OVERRUNS_MAX` times. The last error is raised.
-        """
-        item, aborts, overruns = pending.item, 0, 0
-        retries = Retries(self._gives_up_at)
-        while True:
-            if pending.kept_from_batches and not pending.stamps:
-                await self._let_a_renewal_in(item)
-            if not self._is_worth_a_try(pending):
-                return Written.STALE
-            try:
-                return await self._try(pending)
-            except Exception as error:
-                retries.failed()
-                aborts += isinstance(error, TransactionTimeout) and error.was_aborted
-                if pending.is_overrun(error):
-                    overruns, pending.kept_from_batches = overruns + 1, True
-                is_late = retries.are_over or aborts > ABORTS_MAX or overruns >= OVERRUNS_MAX
-                if not is_transient(error) or is_late or self.context.grace_over:
-                    return await self._learn(pending, error)
-                logger.warning(
-                    "%s: writing the outcome of row %s is tried again",
-                    self.context.name,
-                    item.id,
-                    extra={
-                        "pipeline": self.context.name,
-                        "row_id": item.id,
-                        "tries": retries.count,
-                    },
-                    exc_info=error,
-                )
-            await retries.rest()
-
-    async def name_refused(
-        self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception
-    ) -> None:
-        """Have the texts of `error` name the column whose value was refused, if that is found."""
-        try:
-            name_column(error, await self._transactions.find_refused(item, outcome, error))
-        # The database is away, or host objects raise: the error says what it says.
-        except Exception as raised:
-            logger.debug("%s: no column was found for an error", self.context.name, exc_info=raised)
-
-    def _needs_own_transaction(self, pending: PendingOutcome[ModelT]) -> bool:
-        outcome = pending.outcome
-        if type(outcome) is Apply and outcome.also is None:  # nearly every one
-            return bool(pending.item.held) or pending.kept_from_batches
-        if pending.also is not None or pending.item.held or pending.kept_from_batches:
-            return True
-        return isinstance(outcome, Delete) and (self._deletes_alone or bool(outcome.unless_changed))
-
-    async def _let_a_renewal_in(self, item: PipelineItem[ModelT]) -> None:
-        # Before the row is locked for long again, if trust does not last until that is over.
-        rest_s = renewed_within_s(self.context.settings)
-        if (
-            item.remaining.total_seconds()
-            < self.context.settings.database_timeout.total_seconds() + rest_s
-        ):
-            await sleep(rest_s)
-
-    @staticmethod
-    def _is_worth_a_try(pending: PendingOutcome[ModelT]) -> bool:
-        # After a try whose end is unknown the row has to be asked, whatever became of the lease.
-        return bool(pending.stamps) or pending.item.is_trusted()
-
-    async def _learn(self, pending: PendingOutcome[ModelT], error: Exception) -> Written:
-        """Return what became of an outcome that is tried no more; `error` if it was not written."""
-        if not pending.stamps:
-            raise error
-
-        try:
-            written = await self._transactions.find_earlier(
-                pending, purpose="see what became of an outcome", waits=True
-            )
-        except Exception:
-            logger.warning(
-                "%s: it could not be seen what became of the outcome of row %s",
-                self.context.name,
-                pending.item.id,
-                extra={"pipeline": self.context.name, "row_id": pending.item.id},
-                exc_info=error,
-            )
-            return Written.UNKNOWN
-        if written is Written.STALE:
-            pending.stamps = frozenset()
-            raise error
-        return written
-
-    def _gives_up_at(self, failed_at: float) -> float:
-        # What others' transactions achieve shows that the database is there, and that this result
-        # has yet to get its turn.
-        wait_s = self.context.settings.lock_timeout.total_seconds()
-        return min(max(failed_at, self._wrote_at) + wait_s, failed_at + LOCK_TIMEOUTS_MAX * wait_s)
-
-    async def _try(self, pending: PendingOutcome[ModelT]) -> Written:
-        pending.row_is_locked = False
-        if (
-            not self._needs_own_transaction(pending)
-            and (written := await self._batcher.submit(pending)) is not None
-        ):
-            return written
-        began_at = monotonic()
-        written = await self._transactions.write_alone(pending)
-        self._record_write(began_at, [pending], [written])
-        return written
-
-    def _record_write(
-        self,
-        began_at: float,
-        batch: Sequence[PendingOutcome[ModelT]],
-        written: Sequence[Written | None],
-    ) -> None:
-        context, self._wrote_at = self.context, monotonic()
-        seconds, count = self._wrote_at - began_at, sum(map(written.count, MADE))
-        context.histograms.write.add(seconds)
-        context.histograms.write_rows.add(count)
-        if events.has_listeners(events.OutcomesWritten):
-            tokens = tuple(
-                [
-                    pending.item.lock_token
-                    for pending, one in zip(batch, written, strict=True)
-                    if one in MADE
-                ]
-            )
-            events.emit(events.OutcomesWritten(context.name, count, seconds, tokens))
-
-    async def _write_together(
-        self, batch: Sequence[PendingOutcome[ModelT]]
-    ) -> list[Written | None]:
-        began_at = monotonic()
-        try:
-            written = await self._transactions.write_together(batch, begun=self._batcher.begun)
-        except Exception as error:
-            if len(batch) == 1:
-                batch[0].kept_from_batches = may_be_of_the_size(error)
-            raise
-        self._record_write(began_at, batch, written)
-        return written
-
-    def _statements_of(self, pending: PendingOutcome[ModelT]) -> int:
-        """Return how many statements an outcome may need for itself: under its own guard, or with
-        SQL like no other.
-        """
-        outcome = pending.outcome
-        if self.context.intent or (isinstance(outcome, Apply) and outcome.unless_changed):
-            return 1
-        values = outcome.values.values() if isinstance(outcome, Apply | Retry) else ()
-        if PLAIN.issuperset(map(type, values)):
-            return 0
-        try:
-            return int(any(is_like_no_other(value) for value in values))
-        # Of the host's values any attribute may raise: so will the write.
-        except Exception:  # noqa: BLE001
-            return 1
