@@ -284,26 +284,15 @@ UNSENT_MAX = 1000
 _LOOP = "notifier"
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
-    models: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class WaitForHint:
-    seconds: float
-
-
 def plan_sending(
     unsent: Iterable[str], rests_until: Mapping[str, float], *, now: float, check_at: float
-) -> Send | WaitForHint:
-    """Decide which models to notify of now, or how long to wait: never past the next check."""
-    waiting = list(unsent)
-    models = [model for model in waiting if rests_until.get(model, now) <= now]
-    if models:
-        return Send(models)
-    ends_at = min((rests_until[model] for model in waiting), default=check_at)
-    return WaitForHint(max(0.0, min(ends_at, check_at) - now))
+) -> tuple[list[str], float]:
+    """Return which models to notify of now, and how long to wait if there are none: never past the
+    next check.
+    """
+    until = {model: rests_until.get(model, now) for model in unsent}
+    models = [model for model, resting in until.items() if resting <= now]
+    return models, max(0.0, min([check_at, *until.values()]) - now)
 
 
 class Notifier:
@@ -389,13 +378,13 @@ class Notifier:
                 # it has proven itself: one that is lost at once is opened ever more slowly
                 self._failures = 0
                 check_at = monotonic() + CHECK_EVERY_S
-            match plan_sending(
+            models, wait_s = plan_sending(
                 self._unsent.copy(), self._rests_until, now=monotonic(), check_at=check_at
-            ):
-                case Send(models):
-                    await self._send(channel, models)
-                case WaitForHint(seconds):
-                    await rest(self._woken, seconds)
+            )
+            if models:
+                await self._send(channel, models)
+            else:
+                await rest(self._woken, wait_s)
         if channel.is_lost:
             raise ConnectionError("the connection was closed from the other side")
         await self._send(channel, list(self._unsent.copy()))

@@ -44,6 +44,7 @@ from rowlock import (
     PipelineItem,
     Reset,
     Retry,
+    hold_rows,
 )
 from rowlock.clock import monotonic, utc_now
 from rowlock.database.pools import SeparatePool
@@ -56,7 +57,7 @@ from rowlock.leases.related import RelatedLocker
 from rowlock.pipelines.attempt import Ended, Result
 from rowlock.pipelines.decisions import decide
 from rowlock.pipelines.outcomes import error_text, hint_targets
-from rowlock.services.hold import HOLD_LOCK_TIMEOUT, hold
+from rowlock.services.hold import HOLD_LOCK_TIMEOUT
 from rowlock.spi import LeasedTable, PipelineContext, bind_of, column_of
 
 # ---------------------------------------------------------------- the answer
@@ -311,12 +312,11 @@ class PipelineRehearsal:
             return tuple([await self._row(process, key) for key in keys])
 
     async def _row(self, process: ReadOnlyProcess, key: Any) -> RowRehearsal:
-        async with hold(
+        async with hold_rows(
             self._session_factory,
-            self._pipeline.leased,
+            self._pipeline.model,
             [key],
             timeout=HOLD_WAIT,
-            lock_timeout=HOLD_LOCK_TIMEOUT,
             owner=OWNER,
         ) as held:
             if not held.rows:

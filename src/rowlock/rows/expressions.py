@@ -29,7 +29,6 @@ from sqlalchemy import (
     Text,
     Time,
     Uuid,
-    bindparam,
     case,
     func,
     literal,
@@ -41,7 +40,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm.attributes import QueryableAttribute
 from sqlalchemy.sql.elements import BinaryExpression
-from sqlalchemy.sql.visitors import iterate, replacement_traverse
+from sqlalchemy.sql.visitors import cloned_traverse, iterate
 from sqlalchemy.types import TypeEngine
 
 from rowlock.rows.database_time import is_beyond_time, is_unreadable_time
@@ -52,32 +51,11 @@ from rowlock.rows.leased_table import LeasedTable
 
 def with_names_of_its_own(condition: ColumnElement[Any]) -> ColumnElement[Any]:
     """Return `condition` with unique names for parameters that the host has named."""
-    if not any(_is_named(element) for element in iterate(condition)):
+    if all(element.unique for element in iterate(condition) if isinstance(element, BindParameter)):
         return condition
-    renamed: ColumnElement[Any] = replacement_traverse(
-        condition, {}, lambda element, **_: _renamed(element)
-    )
-    return renamed
-
-
-def _is_named(element: object) -> bool:
-    return isinstance(element, BindParameter) and not element.unique
-
-
-def _renamed(element: Any) -> BindParameter[Any] | None:
-    if not _is_named(element):
-        return None
-    value = element.value if element.callable is None else None
-    return bindparam(
-        element.key,
-        value,
-        type_=element.type,
-        unique=True,
-        required=element.required,
-        callable_=element.callable,
-        expanding=element.expanding,
-        literal_execute=element.literal_execute,
-    )
+    # As `params()` of a statement makes its copy.
+    how = {"maintain_key": True, "detect_subquery_cols": True}
+    return cloned_traverse(condition, how, {"bindparam": BindParameter._convert_to_unique})
 
 
 # ---------------------------------------------------------------- python booleans

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
@@ -69,7 +68,6 @@ LOOK_AGAIN_S = 0.02
 LOOK_AGAIN_S_MAX = 0.5
 
 
-@dataclass(slots=True, eq=False)
 class HeldByService(Generic[ModelT]):
     """Rows that a service holds, for the time of the block.
 
@@ -80,20 +78,31 @@ class HeldByService(Generic[ModelT]):
         lock_owner: what pipelines and other services see as the holder.
     """
 
-    rows: list[ModelT]
-    lock_token: Any
-    lock_owner: str
-    leased: LeasedTable = field(repr=False)
-    keys: tuple[Any, ...] = field(repr=False)
-    trusted_until: float = field(repr=False)
-    guarded: list[tuple[Session, SessionTransaction | None]] = field(
-        default_factory=list, repr=False
-    )
+    def __init__(
+        self,
+        session_factory: async_sessionmaker[AsyncSession],
+        leased: LeasedTable,
+        keys: tuple[Any, ...],
+        *,
+        owner: str,
+        lease_s: float,
+    ) -> None:
+        self.rows: list[ModelT] = []
+        self.keys = keys
+        self.lock_token = leased.new_token()
+        self.lock_owner = f"{owner}{OWNER_SEPARATOR}{str(self.lock_token)[:8]}"
+        leased.check_owner(self.lock_owner)
+        self._session_factory, self._leased, self._lease_s = session_factory, leased, lease_s
+        self._trusted_until = 0.0
+        self._guarded: list[tuple[Session, SessionTransaction | None]] = []
+        self._acquired: Acquired | None = None
+        """Written before the COMMIT: if its answer is lost, rows may be held, and are released."""
+        self._renewing: asyncio.Task[None] | None = None
 
     @property
     def remaining(self) -> timedelta:
         """Time left in which the rows are surely held, unless that is renewed; never negative."""
-        return timedelta(seconds=max(0.0, self.trusted_until - monotonic()))
+        return timedelta(seconds=max(0.0, self._trusted_until - monotonic()))
 
     async def guard(self, session: AsyncSession) -> list[ModelT]:
         """Make sure that the rows are held until the session's transaction ends, and return them as
@@ -108,26 +117,168 @@ class HeldByService(Generic[ModelT]):
         """
         if not self.keys:
             return []
-        _, lost = await lock_held(session, self.leased, self.keys, token=self.lock_token)
-        if lost or monotonic() >= self.trusted_until:
-            raise LeaseLost(pipeline=self.lock_owner, row_id=", ".join(map(str, self.keys)))
-        self.guarded.append((session.sync_session, session.sync_session.get_transaction()))
-        return await read_fresh(session, self.leased, self.keys)
+        _, lost = await lock_held(session, self._leased, self.keys, token=self.lock_token)
+        if lost:
+            raise self._lost()
+        self._check_trust()
+        self._guarded.append((session.sync_session, session.sync_session.get_transaction()))
+        return await read_fresh(session, self._leased, self.keys)
 
-    def _check_written(self) -> None:
-        """Refuse changes of `rows` in a block that has guarded no transaction."""
+    @property
+    def _is_open(self) -> bool:
+        """Whether a transaction that `guard` has joined has not ended."""
+        return any(
+            transaction is not None and session.get_transaction() is transaction
+            for session, transaction in self._guarded
+        )
+
+    def _lost(self) -> LeaseLost:
+        return LeaseLost(pipeline=self.lock_owner, row_id=", ".join(map(str, self.keys)))
+
+    def _check_trust(self) -> None:
+        if self.keys and monotonic() >= self._trusted_until:
+            raise self._lost()
+
+    def _trust_from(self, sent_at: float) -> None:
+        self._trusted_until = sent_at + self._lease_s * (1 - MARGIN)
+
+    async def _begin(self, timeout_s: float) -> None:
+        """Acquire the rows within `timeout_s`, and renew them from then on."""
+        ends_at, tries = monotonic() + timeout_s, 0
+        while True:
+            tries += 1
+            lockset_wait_s = min(
+                DATABASE_TIMEOUT.total_seconds(), max(LOOK_AGAIN_S, ends_at - monotonic())
+            )
+            try:
+                await self._acquire(lockset_wait=timedelta(seconds=lockset_wait_s))
+                break
+            except (RelatedLockUnavailable, LockWaitTimeout, DBAPIError) as error:
+                if isinstance(error, DBAPIError) and not is_conflict(error):
+                    raise
+                left_s = ends_at - monotonic()
+                if left_s <= 0:
+                    raise await self._timed_out(timeout_s) from None
+            await sleep(
+                min(left_s, exponential(tries, first_s=LOOK_AGAIN_S, most_s=LOOK_AGAIN_S_MAX))
+            )
+        self._renewing = asyncio.create_task(
+            self._renew(), name=f"rowlock: hold rows of {self._leased.name}"
+        )
+
+    async def _acquire(self, lockset_wait: timedelta) -> None:
+        leased, expires_at = self._leased, database_time_after(timedelta(seconds=self._lease_s))
+        named = leased.attribute(leased.key_name).in_(self.keys)
+        async with lockset_guard(self._session_factory, leased, timeout=lockset_wait) as in_lockset:
+            sent_at = monotonic()
+
+            async def work(session: AsyncSession, connection: AsyncConnection) -> Acquired:
+                seen = await as_seen(session, leased, named)
+                request = AcquireRequest(leased, seen, self.lock_token, self.lock_owner, expires_at)
+                self._acquired = await acquire(connection, request, in_lockset)
+                self.rows = await read_acquired(session, leased, self._acquired.keys)
+                return self._acquired
+
+            self.keys = (await self._transact(work, purpose="hold rows")).keys
+        self._trust_from(sent_at)
+
+    async def _renew(self) -> None:
+        """Renew the lease three times in its length; a failure is tried again while it lasts."""
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> Renewed:
+            until = database_time_after(timedelta(seconds=self._lease_s))
+            return await renew_keys(
+                connection, self._leased, self.keys, token=self.lock_token, expires_at=until
+            )
+
+        while self.keys and monotonic() < self._trusted_until:
+            await sleep(self._lease_s / RENEWALS_PER_LEASE)
+            sent_at = monotonic()
+            try:
+                renewed = await self._transact(work, purpose="renew held rows")
+            except Exception as error:
+                logger.warning("Renewing held rows failed: %s", self._leased.name, exc_info=error)
+                continue
+            if renewed.lost:
+                self._trusted_until = monotonic()
+            elif not renewed.lagging and monotonic() < self._trusted_until:
+                self.keys = tuple(key for key in self.keys if key in renewed.done)
+                self._trust_from(sent_at)
+
+    def _check_end(self) -> None:
+        """Refuse to end a block that leaves a guarded transaction open, or has guarded none and
+        changed `rows`, or has lost them.
+        """
+        if self._is_open:
+            raise PipelineError(
+                "a guarded transaction is still open at the end of hold_rows, and would be"
+                " committed without the lease; commit inside the block. The rows stay leased until"
+                " that expires"
+            )
         changed = {name for row in self.rows for name in changed_attributes(row)}
-        if changed and not self.guarded:
+        if changed and not self._guarded:
             raise PipelineError(
                 f"held.rows was changed ({', '.join(sorted(changed))}), which writes nothing:"
                 " change what `await held.guard(session)` returns, and commit it in the block"
             )
+        self._check_trust()
 
-    def is_committed(self) -> bool:
-        """Whether every transaction that `guard` has joined has ended."""
-        return all(
-            transaction is None or session.get_transaction() is not transaction
-            for session, transaction in self.guarded
+    async def _release(self) -> None:
+        """End the renewals and release the rows. If the database does not take it, they expire."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.wait({self._renewing})
+        # To let go would wait for a guarded transaction that is still open.
+        if (acquired := self._acquired) is None or self._is_open:
+            return
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> None:
+            await release_keys(connection, self._leased, acquired, token=self.lock_token)
+
+        try:
+            await self._transact(work, purpose="let go of held rows")
+        except Exception as error:
+            text = "Held rows were not freed and stay leased until they expire: %s"
+            logger.warning(text, self._leased.name, exc_info=error)
+
+    async def _timed_out(self, timeout_s: float) -> LockWaitTimeout:
+        expires_at = self._leased.attribute("lock_expires_at")
+        owner = self._leased.attribute("lock_owner")
+        key = self._leased.attribute(self._leased.key_name)
+        statement = (
+            select(owner, type_coerce(expires_at, UtcDateTime), database_now())
+            .where(key.in_(self.keys), not_(is_free(self._leased)))
+            .order_by(expires_at.desc())
+            .limit(1)
+        )
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> Any:
+            return (await connection.execute(statement)).one_or_none()
+
+        row = await self._transact(work, purpose="see who holds rows", writes=False)
+        # Without an answer it is a row lock or a lockset, whose holder is not known.
+        return LockWaitTimeout(
+            namespace=self._leased.name,
+            keys=self.keys,
+            timeout_s=timeout_s,
+            holder=None if row is None else row[0],
+            seconds_left=None if row is None else (row[1] - row[2]).total_seconds(),
+        )
+
+    async def _transact(
+        self,
+        work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
+        *,
+        purpose: str,
+        writes: bool = True,
+    ) -> T:
+        return await in_transaction(
+            self._session_factory,
+            self._leased,
+            work,
+            purpose=purpose,
+            timeout=DATABASE_TIMEOUT,
+            writes=writes,
         )
 
 
@@ -175,197 +326,23 @@ async def hold_rows(
         ConfigurationError: the session factory is bound to no engine that can keep leases.
     """
     leased = LeasedTable.of(model)
-    try:
-        async with hold(
-            session_factory, leased, ids, timeout=timeout, lock_timeout=lock_timeout, owner=owner
-        ) as held:
-            yield held
-    finally:
-        # Pipelines that were hinted meanwhile skipped the rows.
-        if pipeline_hinter.reaches(model):
-            pipeline_hinter.hint_fetch(model)
-
-
-@asynccontextmanager
-async def hold(
-    session_factory: async_sessionmaker[AsyncSession],
-    leased: LeasedTable,
-    ids: Iterable[Any],
-    *,
-    timeout: timedelta | float,
-    lock_timeout: timedelta | float,
-    owner: str,
-) -> AsyncIterator[HeldByService[Any]]:
-    """Hold rows for the time of the block, as `hold_rows` does, without its hint."""
     check_session_factory(session_factory, leased)
     keys, lease_s = _checked_keys(ids), _checked_lease_s(lock_timeout)
     timeout_s = wait_limit_s(timeout)
     if timeout_s is None:
         raise ValueError("hold_rows waits for a limited time; pass a number of seconds")
-    token = leased.new_token()
-    name = f"{owner}{OWNER_SEPARATOR}{str(token)[:8]}"
-    leased.check_owner(name)
-    holder: _Holder[Any] = _Holder(
-        session_factory, leased, keys, token=token, owner=name, lease_s=lease_s
+    held: HeldByService[ModelT] = HeldByService(
+        session_factory, leased, keys, owner=owner, lease_s=lease_s
     )
     try:
-        held = await holder.acquire(timeout_s)
-        holder.renewing = asyncio.create_task(
-            holder.renew(held), name=f"rowlock: hold rows of {leased.name}"
-        )
-        try:
-            yield held
-        finally:
-            if is_open := not held.is_committed():
-                # Letting go would wait for that very transaction.
-                holder.acquired = None
-        if is_open:
-            raise PipelineError(
-                "a guarded transaction is still open at the end of hold_rows, and would be"
-                " committed without the lease; commit inside the block. The rows stay leased until"
-                " that expires"
-            )
-        held._check_written()
-        if held.keys and monotonic() >= held.trusted_until:
-            raise LeaseLost(pipeline=name, row_id=", ".join(map(str, held.keys)))
+        await held._begin(timeout_s)
+        yield held
+        held._check_end()
     finally:
-        await finish(holder.release(), purpose="let go of held rows")
-
-
-@dataclass(slots=True, eq=False)
-class _Holder(Generic[ModelT]):
-    """Acquires, renews and releases; after a lost COMMIT, `acquired` may not be held."""
-
-    session_factory: async_sessionmaker[AsyncSession]
-    leased: LeasedTable
-    keys: tuple[Any, ...]
-    token: Any
-    owner: str
-    lease_s: float
-    acquired: Acquired | None = None
-    renewing: asyncio.Task[None] | None = None
-
-    async def acquire(self, timeout_s: float) -> HeldByService[ModelT]:
-        ends_at, tries = monotonic() + timeout_s, 0
-        while True:
-            tries += 1
-            lockset_wait_s = min(
-                DATABASE_TIMEOUT.total_seconds(), max(LOOK_AGAIN_S, ends_at - monotonic())
-            )
-            try:
-                return await self._acquire_once(lockset_wait=timedelta(seconds=lockset_wait_s))
-            except (RelatedLockUnavailable, LockWaitTimeout, DBAPIError) as error:
-                if isinstance(error, DBAPIError) and not is_conflict(error):
-                    raise
-                left_s = ends_at - monotonic()
-                if left_s <= 0:
-                    raise await self._timed_out(timeout_s) from None
-            await sleep(
-                min(left_s, exponential(tries, first_s=LOOK_AGAIN_S, most_s=LOOK_AGAIN_S_MAX))
-            )
-
-    async def _acquire_once(self, lockset_wait: timedelta) -> HeldByService[ModelT]:
-        leased, lock_timeout = self.leased, timedelta(seconds=self.lease_s)
-        named = leased.attribute(leased.key_name).in_(self.keys)
-        request = AcquireRequest(
-            leased, named, self.token, self.owner, database_time_after(lock_timeout)
-        )
-        async with lockset_guard(self.session_factory, leased, timeout=lockset_wait) as in_lockset:
-            sent_at = monotonic()
-
-            async def work(session: AsyncSession, connection: AsyncConnection) -> list[ModelT]:
-                seen = replace(request, where=await as_seen(session, leased, named))
-                self.acquired = await acquire(connection, seen, in_lockset)
-                return await read_acquired(session, leased, self.acquired.keys)
-
-            rows = await self._transact(work, purpose="hold rows")
-            assert self.acquired is not None
-        return HeldByService(
-            rows, self.token, self.owner, leased, self.acquired.keys, self._trusted_from(sent_at)
-        )
-
-    async def renew(self, held: HeldByService[ModelT]) -> None:
-        """Renew the lease three times in its length; a failure is tried again while it lasts."""
-
-        async def work(session: AsyncSession, connection: AsyncConnection) -> Renewed:
-            until = database_time_after(timedelta(seconds=self.lease_s))
-            return await renew_keys(
-                connection, self.leased, held.keys, token=self.token, expires_at=until
-            )
-
-        while held.keys and monotonic() < held.trusted_until:
-            await sleep(self.lease_s / RENEWALS_PER_LEASE)
-            sent_at = monotonic()
-            try:
-                renewed = await self._transact(work, purpose="renew held rows")
-            except Exception as error:
-                logger.warning("Renewing held rows failed: %s", self.leased.name, exc_info=error)
-                continue
-            if renewed.lost:
-                held.trusted_until = monotonic()
-            elif not renewed.lagging and monotonic() < held.trusted_until:
-                held.keys = tuple(key for key in held.keys if key in renewed.done)
-                held.trusted_until = self._trusted_from(sent_at)
-
-    async def release(self) -> None:
-        """End the renewals and release the rows. If the database does not take it, they expire."""
-        if self.renewing is not None:
-            self.renewing.cancel()
-            await asyncio.wait({self.renewing})
-
-        async def work(session: AsyncSession, connection: AsyncConnection) -> None:
-            if self.acquired is not None:
-                await release_keys(connection, self.leased, self.acquired, token=self.token)
-
-        if self.acquired is not None:
-            try:
-                await self._transact(work, purpose="let go of held rows")
-            except Exception as error:
-                text = "Held rows were not freed and stay leased until they expire: %s"
-                logger.warning(text, self.leased.name, exc_info=error)
-
-    async def _timed_out(self, timeout_s: float) -> LockWaitTimeout:
-        expires_at = self.leased.attribute("lock_expires_at")
-        owner = self.leased.attribute("lock_owner")
-        key = self.leased.attribute(self.leased.key_name)
-        statement = (
-            select(owner, type_coerce(expires_at, UtcDateTime), database_now())
-            .where(key.in_(self.keys), not_(is_free(self.leased)))
-            .order_by(expires_at.desc())
-            .limit(1)
-        )
-
-        async def work(session: AsyncSession, connection: AsyncConnection) -> Any:
-            return (await connection.execute(statement)).one_or_none()
-
-        row = await self._transact(work, purpose="see who holds rows", writes=False)
-        # Without an answer it is a row lock or a lockset, whose holder is not known.
-        return LockWaitTimeout(
-            namespace=self.leased.name,
-            keys=self.keys,
-            timeout_s=timeout_s,
-            holder=None if row is None else row[0],
-            seconds_left=None if row is None else (row[1] - row[2]).total_seconds(),
-        )
-
-    async def _transact(
-        self,
-        work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
-        *,
-        purpose: str,
-        writes: bool = True,
-    ) -> T:
-        return await in_transaction(
-            self.session_factory,
-            self.leased,
-            work,
-            purpose=purpose,
-            timeout=DATABASE_TIMEOUT,
-            writes=writes,
-        )
-
-    def _trusted_from(self, sent_at: float) -> float:
-        return sent_at + self.lease_s * (1 - MARGIN)
+        await finish(held._release(), purpose="let go of held rows")
+        # Pipelines that were hinted meanwhile skipped the rows.
+        if pipeline_hinter.reaches(model):
+            pipeline_hinter.hint_fetch(model)
 
 
 def _checked_keys(ids: Iterable[Any]) -> tuple[Any, ...]:
