@@ -38,19 +38,15 @@ T = TypeVar("T")
 
 async def as_host_code(call: Callable[[], Awaitable[T]]) -> T:
     """Await `call`, in a task of rowlock's; a cancellation that escapes without this task being
-    asked to end, or what would end the event loop, becomes a `HostCodeError`.
+    asked to end becomes a `HostCodeError`.
     """
     try:
         return await call()
-    except (Exception, GeneratorExit):
-        raise
-    except BaseException as error:
+    except asyncio.CancelledError as error:
         task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
+        if task is None or task.cancelling():
             raise
-        is_stray = isinstance(error, asyncio.CancelledError)
-        text = "a cancellation escaped that nobody had asked for" if is_stray else describe(error)
-        raise HostCodeError(text) from error
+        raise HostCodeError("a cancellation escaped that nobody had asked for") from error
 
 
 def as_ordinary(error: BaseException) -> Exception:

@@ -12,9 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.orm.exc import StaleDataError
 
-from rowlock import NOW_PLACEHOLDER, LockColumns, OutcomeError
+from rowlock import NOW_PLACEHOLDER, LockColumns, OutcomeError, request_update
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.services.request import write_request
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Run, Volume
@@ -47,7 +46,7 @@ async def request(
     database: TemporaryDatabase, key: object, values: Any, leased: LeasedTable = VOLUMES
 ) -> bool:
     async with database.session_factory.begin() as session:
-        return await write_request(session, leased, key, values=values)
+        return await request_update(session, leased.model, key, values)
 
 
 def columns_of(row: Any) -> dict[str, Any]:
@@ -197,7 +196,7 @@ async def test_what_a_service_may_not_write(
     before = columns_of(await read(sqlite_database, row))
     async with sqlite_database.session_factory() as session:
         with pytest.raises(OutcomeError, match=text):
-            await write_request(session, leased, row.id, values=values)
+            await request_update(session, leased.model, row.id, values)
         assert not session.in_transaction()
     assert columns_of(await read(sqlite_database, row)) == before
 
@@ -211,9 +210,7 @@ async def test_an_instance_of_the_session_shows_it(database: TemporaryDatabase) 
     async with database.session_factory.begin() as session:
         row = await session.get_one(Run, 1)
         stamped_at = row.updated_at
-        await write_request(
-            session, RUNS, 1, values={"status": "stopping", "result": func.json("[1]")}
-        )
+        await request_update(session, Run, 1, {"status": "stopping", "result": func.json("[1]")})
         shown = columns_of(row)
         assert (shown["status"], shown["result"]) == ("stopping", [1])
         assert shown["due_at"] < LATER
@@ -235,9 +232,9 @@ async def test_what_is_pending_in_the_session_is_written_first(
         mine = await session.get_one(Volume, row.id)
         mine.status = "pending"
         mine.disk_id = "pending"
-        assert await write_request(session, VOLUMES, row.id, values={"status": "stopping"})
+        assert await request_update(session, Volume, row.id, {"status": "stopping"})
         session.add(new := Volume(id=uuid.uuid4()))
-        assert await write_request(session, VOLUMES, new.id, values={"size_gb": 9})
+        assert await request_update(session, Volume, new.id, {"size_gb": 9})
         assert new.size_gb == 9
         assert mine.status == "stopping"
     after = await read(database, row)
@@ -253,7 +250,7 @@ async def test_an_expired_instance_stays_whole(database: TemporaryDatabase) -> N
         mine = await session.get_one(Volume, row.id)
         session.expire(mine)
         await change(database, row, disk_id="changed meanwhile")
-        await write_request(session, VOLUMES, row.id, values={"status": "stopping"})
+        await request_update(session, Volume, row.id, {"status": "stopping"})
         await session.refresh(mine)
         assert (mine.status, mine.disk_id) == ("stopping", "changed meanwhile")
 
@@ -268,7 +265,7 @@ async def test_a_savepoint_takes_it_back(database: TemporaryDatabase) -> None:
     async with database.session_factory.begin() as session:
         mine = await session.get_one(Document, 1)
         savepoint = await session.begin_nested()
-        await write_request(session, DOCUMENTS, 1, values={"title": "taken back"})
+        await request_update(session, Document, 1, {"title": "taken back"})
         assert (mine.title, mine.version) == ("taken back", 2)
         await savepoint.rollback()
         await session.refresh(mine, ["version"])
@@ -302,8 +299,8 @@ async def test_a_session_that_routes_writes_in_one_place(
 
     await add(sqlite_database, Run(id=1))
     async with async_sessionmaker(sync_session_class=RoutingSession).begin() as session:
-        assert await write_request(session, RUNS, 1, values={"deadline_at": NOW_PLACEHOLDER})
-        assert await write_request(session, RUNS, 1, values={})
+        assert await request_update(session, Run, 1, {"deadline_at": NOW_PLACEHOLDER})
+        assert await request_update(session, Run, 1, {})
     await reader.aclose()
     assert asked == []
 
@@ -312,6 +309,6 @@ async def test_the_callers_transaction_decides(database: TemporaryDatabase) -> N
     """A request would stand although the service's transaction has failed."""
     [row] = await add(database, Volume())
     async with database.session_factory() as session:
-        assert await write_request(session, VOLUMES, row.id, values={"status": "stopping"})
+        assert await request_update(session, Volume, row.id, {"status": "stopping"})
         await session.rollback()
     assert (await read(database, row)).status == "submitted"

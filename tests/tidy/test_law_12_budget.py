@@ -20,18 +20,18 @@ LINES = {
     "dialects": 3737,
     "dispatch": 3791,
     "graph": 7095,
-    "ground": 2924,
+    "ground": 2909,
     "insight": 9586,
     "leases": 2978,
     "locks": 743,
     "migrations": 583,
     "pipelines": 7562,
-    "rows": 2916,
-    "services": 694,
+    "rows": 2885,
+    "services": 662,
     "streams": 14347,
     "telemetry": 1238,
     "testing": 5273,
-    "tests": 124946,
+    "tests": 124941,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 255

@@ -83,7 +83,11 @@ def index_condition(
     """
     table = mapper.local_table
     assert isinstance(table, Table)
-    _refuse_columns_of_leases(name, ready, mapper)
+    # By the columns, since a model may call them otherwise in its table.
+    named = _columns_in(ready)
+    for column in (mapper.columns[attribute] for attribute in CLEARED_COLUMNS):
+        if column in named:
+            raise _refused(mapper.class_.__name__, column.name)
     kept = [_with_typed_arrays(part) for part in _parts_of(ready) if _fits_index(part, table)]
     if not kept:
         raise ModelError(
@@ -94,21 +98,6 @@ def index_condition(
         )
     # As a claim has it: SQLite uses the index only where both are spelt alike.
     return and_(*kept) if len(kept) > 1 else kept[0].self_group(against=operators.and_)
-
-
-def _refuse_columns_of_leases(name: str, ready: ColumnElement[bool], mapper: Mapper[Any]) -> None:
-    # By the columns, since a model may call them otherwise in its table.
-    columns = _columns_in(ready)
-    for attribute in CLEARED_COLUMNS:
-        column = mapper.columns[attribute]
-        if column in columns:
-            raise ModelError(
-                f"the condition of {name} asks {column.name}, which no index may mention: every"
-                " claim and heartbeat changes it, and would have to write every index of the table;"
-                " take it out, the claim looks at the lock columns by itself",
-                model=mapper.class_.__name__,
-                column=column.name,
-            )
 
 
 def _columns_in(condition: ColumnElement[bool]) -> set[Any]:
@@ -360,13 +349,17 @@ def _refuse_lock_columns(table_name: str, ready: str | ColumnElement[bool]) -> N
     # An expression is compiled without its values, and strings in the host's own SQL may say
     # anything: columns are left.
     if found := _LOCK_COLUMN.search(_STRING.sub("''", str(ready))):
-        raise ModelError(
-            f"no index of {table_name} may mention {found[0]}: every claim and heartbeat changes"
-            " it, and would have to write every index of the table; take it out of `ready`, the"
-            " claim looks at the lock columns by itself",
-            model=table_name,
-            column=found[0].lower(),
-        )
+        raise _refused(table_name, found[0].lower())
+
+
+def _refused(of: str, column: str) -> ModelError:
+    return ModelError(
+        f"no index of {of} may mention {column}: every claim and heartbeat changes it, and would"
+        " have to write every index of the table; take it out of `ready`, the claim looks at the"
+        " lock columns by itself",
+        model=of,
+        column=column,
+    )
 
 
 def _order_column(table_name: str, column: str) -> Any:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import (
     Column,
@@ -260,9 +260,9 @@ def instance_of(mapper: Mapper[Any], values: Mapping[str, Any]) -> Any:
 def add_state(mapper: Mapper[Any], instance: Any) -> InstanceState[Any]:
     """Make an instance that has the values of its row a detached one, and return its state."""
     # What `make_transient_to_detached` does, which asks each attribute of each instance for it.
-    plan, values = _plan_of(mapper), instance_dict(instance)
-    identity = tuple([values.get(name) for name in plan.identity])
-    missing = plan.attributes - values.keys()
+    (keys, attributes), values = _plan_of(mapper), instance_dict(instance)
+    identity = tuple([values.get(name) for name in keys])
+    missing = attributes - values.keys()
     mapper.class_manager.setup_instance(instance)
     state = instance_state(instance)
     state.key = mapper.identity_key_from_primary_key(identity)
@@ -271,15 +271,11 @@ def add_state(mapper: Mapper[Any], instance: Any) -> InstanceState[Any]:
     return state
 
 
-class _Plan(NamedTuple):
-    identity: tuple[str, ...]
-    attributes: frozenset[str]
-
-
 @lru_cache(PLANS_MAX)
-def _plan_of(mapper: Mapper[Any]) -> _Plan:
-    identity = (mapper.get_property_by_column(column).key for column in mapper.primary_key)
-    return _Plan(tuple(identity), frozenset(prop.key for prop in mapper.column_attrs))
+def _plan_of(mapper: Mapper[Any]) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return the attributes of the primary key, and all."""
+    keys = (mapper.get_property_by_column(column).key for column in mapper.primary_key)
+    return tuple(keys), frozenset(prop.key for prop in mapper.column_attrs)
 
 
 def changed_attributes(row: object) -> list[str]:
@@ -427,17 +423,19 @@ class LeasedTable:
         type_ = innermost(self.column("lock_token").type)
         return uuid.UUID if getattr(type_, "as_uuid", True) else str
 
+    @cached_property
+    def _owner_length(self) -> int | None:
+        return getattr(innermost(self.column("lock_owner").type), "length", None)
+
     def fits_owner(self, owner: str) -> bool:
-        type_ = innermost(self.column("lock_owner").type)
-        return not isinstance(type_, String) or type_.length is None or len(owner) <= type_.length
+        return self._owner_length is None or len(owner) <= self._owner_length
 
     def check_owner(self, owner: str) -> None:
         """Refuse, by `ModelError`, an owner that is too long for the column."""
         if not self.fits_owner(owner):
-            length = getattr(innermost(self.column("lock_owner").type), "length", None)
             raise ModelError(
-                f"the name {owner} does not fit into {self.name}.lock_owner ({length} characters);"
-                " widen the column or shorten the class name",
+                f"the name {owner} does not fit into {self.name}.lock_owner ({self._owner_length}"
+                " characters); widen the column or shorten the class name",
                 model=self.name,
                 column="lock_owner",
             )

@@ -24,37 +24,6 @@ from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import Values, checked_values, column_values, resolve_now_placeholders
 
 
-async def write_request(
-    session: AsyncSession, leased: LeasedTable, key: object, *, values: Values
-) -> bool:
-    """Write `values` to the row of `key` and make it due, in the caller's transaction; False if
-    there is no such row. What is pending in the session is flushed first.
-    """
-    column_values(leased, values)
-    # Where the row is written, also in a session that sends reads to a replica.
-    bound = bind_of(session, leased)
-    bind = {"bind": bound}
-    await session.flush()
-    now = (await execute(session, select(database_now()), bind_arguments=bind)).scalar_one()
-    resolved = resolve_now_placeholders(values, now)
-    written: ColumnValues = checked_values(leased, resolved, bound.dialect)
-    if written:
-        connection = await session.connection(bind_arguments=bind)
-        moved = (key, leased.next_version | written)
-        [written] = await with_versions(connection, leased, [moved])
-    if leased.has_schedule:
-        if is_intent(leased.model, written):
-            # Else the request would be written, and never carried out.
-            parked_at, attempts = leased.column("parked_at"), leased.column("attempts")
-            written |= {
-                parked_at: null(),
-                attempts: case((parked_at.is_not(None), 0), else_=attempts),
-            }
-        # Second, so that a service that asks for a later time has the last word.
-        written = {leased.column("due_at"): now} | written
-    return await write_past_lease(session, leased, key, values=written)
-
-
 async def write_past_lease(
     session: AsyncSession,
     leased: LeasedTable,
@@ -132,7 +101,29 @@ async def request_update(
         ModelError: `model` cannot be leased.
     """
     own = session() if isinstance(session, async_scoped_session) else session
-    found = await write_request(own, LeasedTable.of(model), id, values=values)
+    leased = LeasedTable.of(model)
+    column_values(leased, values)
+    # Where the row is written, also in a session that sends reads to a replica.
+    bound = bind_of(own, leased)
+    bind = {"bind": bound}
+    await own.flush()
+    now = (await execute(own, select(database_now()), bind_arguments=bind)).scalar_one()
+    resolved = resolve_now_placeholders(values, now)
+    written: ColumnValues = checked_values(leased, resolved, bound.dialect)
+    if written:
+        connection = await own.connection(bind_arguments=bind)
+        [written] = await with_versions(connection, leased, [(id, leased.next_version | written)])
+    if leased.has_schedule:
+        if is_intent(model, written):
+            # Else the request would be written, and never carried out.
+            parked_at, attempts = leased.column("parked_at"), leased.column("attempts")
+            written |= {
+                parked_at: null(),
+                attempts: case((parked_at.is_not(None), 0), else_=attempts),
+            }
+        # Second, so that a service that asks for a later time has the last word.
+        written = {leased.column("due_at"): now} | written
+    found = await write_past_lease(own, leased, id, values=written)
     if found:
         hint_after_commit(own, model)
     return found
