@@ -10,7 +10,7 @@ from typing import Any, ClassVar, get_args
 import pytest
 
 from rowlock import NOW_PLACEHOLDER, Apply, Outcome, Park, Retry
-from rowlock.pipelines.outcomes import copied, copied_value
+from rowlock.pipelines.outcomes import copied
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Run, RunPipeline
@@ -191,18 +191,3 @@ async def test_what_a_thread_returns_is_copied_there(database: TemporaryDatabase
         await steps.work_once()
     assert [row.status for row in await read_all(database, Run)] == ["done"]
     assert ReadBy.readers == threads
-
-
-class Tags(list[Any]):
-    """What a column type of the host's own takes, and knows by its class."""
-
-
-@pytest.mark.parametrize(
-    "value", [Tags([1]), type("Marks", (set,), {})({1}), type("Rest", (bytearray,), {})(b"1")]
-)
-def test_a_collection_of_the_host_s_own_keeps_its_class(value: Any) -> None:
-    """A column type of the host's own would refuse it at every attempt."""
-    copy = copied_value({"of": [value]})["of"][0]
-    assert (type(copy), copy) == (type(value), value)
-    value.clear()
-    assert len(copy) == 1

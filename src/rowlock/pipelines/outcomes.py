@@ -19,7 +19,6 @@ from collections.abc import (
     Sequence,
     Set,
 )
-from copy import copy
 from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from types import NoneType
@@ -368,105 +367,58 @@ T = TypeVar("T")
 
 
 def copied(returned: T) -> T:
-    """Return an unchecked outcome as it is now, whatever the host does with the dicts and lists in
-    it; anything else as it is. Values of other kinds are shared with the host.
+    """Return an unchecked outcome with dicts and lists of its own, so that it stays as it is now;
+    anything else as it is. Values of other kinds are shared with the host.
     """
     given: Any = returned
     if type(given) is Apply and has_values_alone(given):
         # What nearly every outcome is.
-        values: Any = _copied_values(given.values)
+        values: Any = _copied_map(given.values)
         same: Any = Apply(values)
         # Its type is T, which a cast would say at the cost of a call for each row.
         return same  # type: ignore[no-any-return]
-    kind: Any = type(returned)
-    if kind not in _COPIES:
-        kind = next((known for known in _COPIES if isinstance(returned, known)), None)
+    kind = next((known for known in OUTCOMES if isinstance(given, known)), None)
     if kind is None:
         return returned
-    fields = {name: copy_of(getattr(returned, name)) for name, copy_of in _COPIES[kind].items()}
-    if type(returned) is kind:
-        return replace(given, **fields)  # type: ignore[no-any-return]
+    own = {name: copy_of(getattr(given, name)) for name, copy_of in _COPIES if hasattr(kind, name)}
+    if type(given) is kind:
+        return replace(given, **own)  # type: ignore[no-any-return]
     # Of a host's own class it is the host's object, with what that keeps beside the fields:
     # `on_stale` cleans up by it.
-    for name, value in fields.items():
-        object.__setattr__(returned, name, value)
+    for name, value in own.items():
+        object.__setattr__(given, name, value)
     return returned
 
 
-def _copied_related(related: object) -> object:
-    if type(related) is not dict and not isinstance(related, Mapping):
-        return related
-    return {named: _copied_values(values) for named, values in related.items()}
-
-
-def _copied_values(values: object) -> object:
+def _copied_map(values: object) -> object:
     if type(values) is dict and _FLAT.issuperset(map(type, values.values())):
         return values.copy()
     if type(values) is not dict and not isinstance(values, Mapping):
         return values
-    return {
-        key: value if type(value) in _FLAT else _copied_if_it_ends(value)
-        for key, value in values.items()
-    }
-
-
-def _copied_if_it_ends(value: object) -> object:
     try:
-        return copied_value(value)
+        return {key: copied_value(value) for key, value in values.items()}
     except RecursionError:
         # It contains itself, or is too deep: the database's serializer refuses it, and `on_stale`
         # is given the outcome.
-        return value
-
-
-def _copied_list(value: object) -> object:
-    if type(value) is tuple or isinstance(value, str | type):
-        return value
-    if isinstance(value, list):
-        return list(value)
-    return tuple(value) if isinstance(value, Sequence | Set) else value
-
-
-_COPIES: dict[type[Any], dict[str, Callable[[Any], Any]]] = {
-    Apply: {
-        "values": _copied_values,
-        "related": _copied_related,
-        "unless_changed": _copied_list,
-        "hint": _copied_list,
-    },
-    Retry: {"values": _copied_values},
-    Reset: {},
-    Park: {},
-    Delete: {
-        "related": _copied_related,
-        "unless_changed": _copied_list,
-        "hint": _copied_list,
-    },
-}
-"""How those fields of each kind of outcome are copied that can hold what changes."""
-_FLAT = frozenset({bool, bytes, datetime, float, int, NoneType, str, UUID})
-"""Types of values that hold nothing that changes."""
+        return values
 
 
 def copied_value(value: Any) -> Any:
-    """Return a value with containers of its own at every depth. Those of a host's own class keep
-    their class and share what is in them.
-    """
+    """Return a value with dicts, lists and sets of its own at every depth."""
     cls = type(value)
     if cls is dict:
         return {key: copied_value(inner) for key, inner in value.items()}
-    if cls is list:
-        return [copied_value(inner) for inner in value]
-    if cls is tuple:
-        return tuple(copied_value(inner) for inner in value)
-    if cls is set or cls is bytearray:
-        return value.copy()
-    return _copied_as_it_is(value) if issubclass(cls, dict | list | set | bytearray) else value
+    if cls is list or cls is tuple:
+        return cls(map(copied_value, value))
+    return value.copy() if cls is set or cls is bytearray else value
 
 
-def _copied_as_it_is(value: T) -> T:
-    try:
-        return copy(value)
-    # The host's own `__copy__`; it is shared, as objects of other kinds are.
-    except Exception:  # noqa: BLE001
-        return value
+_COPIES: tuple[tuple[str, Callable[[Any], Any]], ...] = (
+    ("values", _copied_map),
+    ("related", _copied_map),
+    ("unless_changed", copied_value),
+    ("hint", copied_value),
+)
+"""How those fields of outcomes are copied that can hold what changes."""
+_FLAT = frozenset({bool, bytes, datetime, float, int, NoneType, str, UUID})
+"""Types of values that hold nothing that changes."""
