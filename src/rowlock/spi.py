@@ -15,8 +15,8 @@ from rowlock.execution import kept_statement
 from rowlock.hints import Wake
 from rowlock.leases.claim_request import Query, plan_of
 from rowlock.leases.patch import Fenced, fence
-from rowlock.pipelines.claim_builder import claim_parts
 from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.fetcher import claim_parts
 from rowlock.pipelines.hooks import Gate, Seams, ready_condition
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.run import PipelineRun

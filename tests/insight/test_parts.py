@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, delete, insert, literal, select
 
 from rowlock import Pipeline, PipelineManager
 from rowlock.insight import Insight, Verdict
-from rowlock.pipelines.claim_builder import ClaimBuilder
+from rowlock.pipelines.fetcher import ClaimBuilder
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 

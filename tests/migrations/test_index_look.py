@@ -15,7 +15,7 @@ from sqlalchemy.types import UserDefinedType
 
 from rowlock import Apply, LockColumns, Pipeline, PipelineManager, ScheduleColumns, due_index
 from rowlock.pipelines import run
-from rowlock.pipelines.claim_builder import ClaimBuilder
+from rowlock.pipelines.fetcher import ClaimBuilder
 from rowlock.pipelines.run import tell_indexes
 from rowlock.testing import TemporaryDatabase, stepping
 

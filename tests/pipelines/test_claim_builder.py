@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement
 
 from rowlock.errors import HostCodeError, ModelError
 from rowlock.leases.claim_request import Position
-from rowlock.pipelines.claim_builder import UNREADABLE_S, ClaimBuilder
+from rowlock.pipelines.fetcher import UNREADABLE_S, ClaimBuilder
 from rowlock.pipelines.hooks import ready_condition
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rowlock.leases.claim_request import Position
-from rowlock.pipelines.claim_builder import ClaimCursor
+from rowlock.pipelines.fetcher import ClaimCursor
 
 DELAYS_S = (0.5, 1.0, 2.0, 5.0)
 LOCK_TIMEOUT_S = 30.0

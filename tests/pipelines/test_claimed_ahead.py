@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rowlock import Apply, PipelineItem, PipelineManager, events
+from rowlock.pipelines import context as ahead
 from rowlock.pipelines import fetcher as unstarted
-from rowlock.pipelines import item_queue as ahead
 from rowlock.pipelines.fetcher import WAITS_S_MAX
 from rowlock.testing import TemporaryDatabase, virtual_time
 

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from rowlock import Apply, Fetcher, PipelineItem, PipelineManager, events
-from rowlock.pipelines.item_queue import AHEAD_MAX
+from rowlock.pipelines.context import AHEAD_MAX
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import HeardEvents, Run, RunPipeline, heard_events

@@ -13,7 +13,7 @@ from sqlalchemy import event, null
 
 from rowlock import Apply, PipelineHinter, PipelineManager, Reset, events
 from rowlock.pipelines.fetcher import Fetch, Rest, plan_fetch
-from rowlock.pipelines.loader import LOADER
+from rowlock.pipelines.statistics import LOADER
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events

@@ -15,8 +15,8 @@ from sqlalchemy.orm import Mapped, Session, mapped_column, selectinload
 from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock import Apply, LockColumns, PipelineItem, PipelineManager, ScheduleColumns, events
-from rowlock.pipelines import loader
-from rowlock.pipelines.loader import FRESH_S
+from rowlock.pipelines import worker
+from rowlock.pipelines.worker import FRESH_S
 from rowlock.rows.expressions import CLAIMED_BYTES_MAX
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
@@ -69,7 +69,7 @@ async def test_work_that_begins_at_once_needs_no_second_statement(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each row would cost a round trip more between the hint and its start."""
-    monkeypatch.setattr(loader, "FRESH_S", 60)  # however slow this machine is today
+    monkeypatch.setattr(worker, "FRESH_S", 60)  # however slow this machine is today
     await add(database, Run(id=1, result={"size": 3}))
     seen: list[Any] = []
 
@@ -121,7 +121,7 @@ async def test_a_fresh_row_is_worked_on_under_trust_alone(
     async with stepping(virtual_database.session_factory, RunPipeline()) as steps:
         [item] = await steps.fetch_once()
         item.row = Run(id=1)
-        rows = loader.Loader(steps.run.context)
+        rows = worker.Loader(steps.run.context)
         assert await rows.load(item)
         item.lose()
         assert not await rows.load(item)
@@ -194,7 +194,7 @@ async def test_what_a_trigger_writes_is_in_the_row(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An outcome that depends on it would be released for ever."""
-    monkeypatch.setattr(loader, "FRESH_S", 60)  # or on a slow machine every row is read anew
+    monkeypatch.setattr(worker, "FRESH_S", 60)  # or on a slow machine every row is read anew
     await add(database, Mood(id=1))
     body = "UPDATE moods SET revision = revision + 1 WHERE id = NEW.id"
     async with database.session_factory.begin() as session:
@@ -244,7 +244,7 @@ async def test_the_hosts_options_are_respected(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`process` would find rows without what it asked for, now and then."""
-    monkeypatch.setattr(loader, "FRESH_S", 60)  # or on a slow machine every row is read anew
+    monkeypatch.setattr(worker, "FRESH_S", 60)  # or on a slow machine every row is read anew
     await add(database, Volume())
     seen: list[Any] = []
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rowlock import Outcome, PipelineItem, PipelineManager, events
-from rowlock.pipelines.loader import Loader
+from rowlock.pipelines.worker import Loader
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events

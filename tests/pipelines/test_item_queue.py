@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rowlock import InternalError, PipelineItem
-from rowlock.pipelines.item_queue import ItemQueue
+from rowlock.pipelines.context import ItemQueue
 from rowlock.testing import virtual_time
 
 from .scenes import ticket

@@ -12,7 +12,7 @@ from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock import PipelineItem
 from rowlock.clock import monotonic
-from rowlock.pipelines.loader import Loader
+from rowlock.pipelines.worker import Loader
 from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 
 from ..host import Attachment, Volume, VolumePipeline

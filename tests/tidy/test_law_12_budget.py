@@ -25,7 +25,7 @@ LINES = {
     "leases": 2978,
     "locks": 743,
     "migrations": 583,
-    "pipelines": 7514,
+    "pipelines": 7442,
     "rows": 2885,
     "services": 662,
     "streams": 14347,
@@ -34,7 +34,7 @@ LINES = {
     "tests": 124926,
 }
 """Most lines of each part of the package, and of `tests`."""
-FILES_MAX = 255
+FILES_MAX = 252
 """Most modules of the package."""
 BASE_EXCEPTIONS_MAX, BLIND_MAX = 39, 76
 ROOM = 300

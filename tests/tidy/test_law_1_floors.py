@@ -55,11 +55,11 @@ STAGES: dict[str, int] = {
     **dict.fromkeys(("hooks", "lock_graph", "schedules", "attempt"), 0),
     **dict.fromkeys(("heartbeat_thread", "heartbeater"), 1),
     **dict.fromkeys(("decisions", "planner", "writer", "settler"), 2),
-    **dict.fromkeys(("loader", "worker"), 3),
-    **dict.fromkeys(("claim_builder", "fetcher"), 4),
+    **dict.fromkeys(("worker",), 3),
+    **dict.fromkeys(("fetcher",), 4),
 }
 """Within ``pipelines/``: a stage hands its rows on, so it may know those with lower numbers."""
-SHARED: tuple[str, ...] = ("context", "item_queue", "outcomes", "settings", "statistics")
+SHARED: tuple[str, ...] = ("context", "outcomes", "settings", "statistics")
 """Modules of ``pipelines/`` that all stages may know, and that know no stage but
 those of the host's code, the first."""
 

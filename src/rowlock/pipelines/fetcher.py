@@ -11,7 +11,12 @@ Rows that were claimed ahead and wait are released, so that another replica can 
 that was short may become long from one row to the next. Those that stand behind the queue's own
 size are released once they have waited for `WAITS_S_MAX`, as if they had never been claimed.
 
-Not here: from where a claim starts (``pipelines/claim_builder.py``).
+A claim changes nothing that the index looks at, so from the head it walks past all rows that are
+leased. While claims follow one another, the next one starts where the last one ended; older rows
+that became claimable meanwhile (a dead holder's, those of a replica that stopped, a request whose
+hint was lost) are found by looks at the head, which are never further apart than a fetch delay or
+`lock_timeout`. A hint, and a claim that brought less than was asked for, have the next claim look
+at the head.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar, Generic
 
+from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import events
@@ -40,17 +46,151 @@ from rowlock.leases.item import PipelineItem
 from rowlock.leases.release import mend_stamps, sweep
 from rowlock.leases.table_looks import check_table
 from rowlock.logs import get_logger
-from rowlock.pipelines.claim_builder import UNREADABLE_S, ClaimBuilder, ClaimCursor
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.hooks import ready_condition
-from rowlock.pipelines.loader import LOADER
+from rowlock.pipelines.lock_graph import Hooks
 from rowlock.pipelines.schedules import Periodic, checked_time
 from rowlock.pipelines.settler import release_items
+from rowlock.pipelines.statistics import LOADER
+from rowlock.rows.eligibility import (
+    EligibleParts,
+    LockingPipeline,
+    eligible_parts,
+    oldest_first,
+)
+from rowlock.rows.expressions import fingerprint_of, is_same, of_no_row
 from rowlock.rows.leased_table import ModelT
 from rowlock.tasks import finish
 
 logger = get_logger(__name__)
+
+
+class ClaimCursor:
+    """Remembers where the last claim ended, and until when claims may resume there.
+
+    Without `position`, after a failure, and once `resumes_until` has passed, on the monotonic
+    clock, a claim starts at the head.
+    """
+
+    def __init__(self, fetch_delays_s: Sequence[float], lock_timeout_s: float) -> None:
+        self.position: Position | None = None
+        self.resumes_until = float("-inf")
+        self._resumes_for_s = min(*fetch_delays_s, lock_timeout_s)
+
+    def start(self, now: float, *, hinted: bool) -> Position | None:
+        """Return the position behind which a claim starts `now`; None is the head of the order."""
+        if hinted:
+            self.resumes_until = float("-inf")
+        return self.position if now < self.resumes_until else None
+
+    def ended(
+        self, start: Position | None, *, began_at: float, reached: Position | None, is_full: bool
+    ) -> None:
+        self.position = reached or self.position
+        if not is_full:
+            # Rows may have become claimable before the position.
+            self.resumes_until = float("-inf")
+        elif start is None:
+            self.resumes_until = began_at + self._resumes_for_s
+
+    def failed(self) -> None:
+        self.position = None
+
+
+UNREADABLE_S = 60.0
+"""How long claims do without rows after one that could not be read, in seconds."""
+
+
+def claim_parts(
+    pipeline: Hooks[Any],
+    *,
+    ready: ColumnElement[bool],
+    locking_pipelines: Sequence[LockingPipeline],
+    gates: Sequence[ColumnElement[bool]],
+) -> EligibleParts:
+    return eligible_parts(
+        pipeline.leased,
+        ready=ready,
+        owner=pipeline.name,
+        min_processing_interval=pipeline.settings.min_processing_interval,
+        reset_interval=pipeline.settings.retry_delay,
+        locking_pipelines=locking_pipelines,
+        gates=gates,
+    )
+
+
+class ClaimBuilder(Generic[ModelT]):
+    """Builds what the next claim asks for, and from where it starts.
+
+    `ready` may say something else each time, but hardly ever does. As long as the host's and the
+    other pipelines' conditions say the same, the request stays, and with it the statement that was
+    made for it: to build one takes longer than to execute it.
+    """
+
+    def __init__(
+        self, context: PipelineContext[ModelT], own_rows: Callable[[], OwnRows] = OwnRows
+    ) -> None:
+        self.context = context
+        self._own_rows = own_rows
+        self._dialect = bind_of(context.session_factory(), context.leased).dialect
+        self._last: tuple[list[object], ClaimRequest] | None = None
+        self._with_rows_from = float("-inf")
+
+    def do_without_rows(self) -> None:
+        """For `UNREADABLE_S`, claim without rows: one could not be read."""
+        self._with_rows_from = monotonic() + UNREADABLE_S
+
+    def next(self, limit: int, *, after: Position | None = None) -> ClaimRequest:
+        """Return the request for up to `limit` rows behind `after`."""
+        context = self.context
+        ready = ready_condition(context.name, context.leased, context.hooks.ready)
+        locking_pipelines = context.locking_pipelines()
+        # `on` and the times are the class's.
+        fingerprints: list[object] = [fingerprint_of(ready, self._dialect)]
+        for locking in locking_pipelines:
+            fingerprints.append((locking.owner, locking.leased))
+            fingerprints.append(fingerprint_of(locking.ready, self._dialect))
+        if self._last is None or not is_same(fingerprints, self._last[0]):
+            self._last = (fingerprints, self._new(ready, locking_pipelines))
+        with_rows = (
+            context.claims_rows
+            # Only rows that are read by themselves show that a failure is over.
+            and LOADER not in context.failures.errors
+            and context.queue.starts_soon
+            and monotonic() >= self._with_rows_from
+        )
+        return replace(
+            self._last[1],
+            limit=limit,
+            related=context.locker.tables,
+            after=after,
+            with_rows=with_rows,
+            left_out=context.left_out.keys(monotonic()),
+        )
+
+    def _new(
+        self, ready: ColumnElement[bool], locking_pipelines: Sequence[LockingPipeline]
+    ) -> ClaimRequest:
+        context, settings = self.context, self.context.settings
+        parts = claim_parts(
+            context.hooks,
+            ready=ready,
+            locking_pipelines=locking_pipelines,
+            gates=context.seams.conditions(context.leased, context.name),
+        )
+        return ClaimRequest(
+            context.leased,
+            eligible=parts.whole,
+            oldest_first=oldest_first(context.leased),
+            owner=context.name,
+            lock_timeout=settings.lock_timeout,
+            limit=0,
+            gates=of_no_row(context.leased, parts.gates),
+            lockers=frozenset(locking.owner for locking in locking_pipelines),
+            own_rows=self._own_rows,
+            max_deaths=settings.max_deaths if context.leased.has_schedule else None,
+        )
 
 
 class PeriodicRows(Generic[ModelT]):

@@ -32,12 +32,11 @@ from rowlock.pipelines.construction import (
     own_names,
     settable,
 )
-from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.context import AHEAD_MAX, ItemQueue, PipelineContext
 from rowlock.pipelines.fetcher import Fetcher
 from rowlock.pipelines.heartbeat_thread import HeartbeatThread
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.hooks import NO_SEAMS, ExpectedErrors, ParkOn, RetryOn, Seams, intent_columns
-from rowlock.pipelines.item_queue import AHEAD_MAX, ItemQueue
 from rowlock.pipelines.lock_graph import DeclaredLock, LockGraph, Related, declared_locks
 from rowlock.pipelines.outcomes import Outcome, Retry
 from rowlock.pipelines.run import PipelineRun

@@ -25,14 +25,12 @@ from rowlock.leases.item import PipelineItem
 from rowlock.leases.table_looks import IndexLook, look_at_indexes
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Ended
-from rowlock.pipelines.claim_builder import ClaimBuilder
 from rowlock.pipelines.context import BackgroundTasks, PipelineContext
-from rowlock.pipelines.fetcher import Fetcher
+from rowlock.pipelines.fetcher import ClaimBuilder, Fetcher
 from rowlock.pipelines.heartbeater import Heartbeater
-from rowlock.pipelines.loader import Loader
 from rowlock.pipelines.settler import Settler, release_items
 from rowlock.pipelines.statistics import ItemView, PipelineHealth, PipelineStatistics
-from rowlock.pipelines.worker import Pool, Worker
+from rowlock.pipelines.worker import Loader, Pool, Worker
 from rowlock.rows.leased_table import ModelT
 from rowlock.tasks import Supervisor, finish
 

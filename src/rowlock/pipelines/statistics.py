@@ -196,6 +196,10 @@ class Counters:
     hints_useful: int = 0
 
 
+LOADER = "loader"
+"""Under this name the pipeline's health shows that no row can be read."""
+
+
 class Failures:
     """Which loops of a pipeline fail now: their last errors, and how often in a row."""
 
