@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import pytest
 from sqlalchemy import ColumnElement, NullPool, event
@@ -199,51 +197,4 @@ def test_a_loop_that_has_ended_leaves_no_queue_of_claims_behind() -> None:
         return asyncio.get_running_loop()
 
     loops = [asyncio.run(two_claims()) for _ in range(3)]
-    assert [loop for loop in loops if loop in claim_queue._slots] == loops[-1:]
-
-
-class Watched:
-    """A lock that tells when somebody has to wait for it."""
-
-    def __init__(self, waited_for: threading.Event) -> None:
-        self._lock, self._waited_for = threading.Lock(), waited_for
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            self._waited_for.set()
-            self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-
-def test_loops_of_two_threads_may_claim_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A claim would fail, as its process starts another loop, because the queues changed while
-    it looked at them.
-    """
-    engine = create_async_engine("sqlite+aiosqlite:///never-opened.db").sync_engine
-    came = threading.Event()
-    monkeypatch.setattr(claim_queue, "_slots_lock", Watched(came))
-
-    async def claim() -> None:
-        async with claim_slot(engine, wait_s=60):
-            pass
-
-    def claim_elsewhere() -> None:
-        asyncio.run(claim())
-        came.set()
-
-    class OtherLoop:
-        """Is asked whether it is closed while somebody else claims."""
-
-        def is_closed(self) -> bool:
-            if not elsewhere.is_alive() and not came.is_set():
-                elsewhere.start()
-                came.wait()
-            return True
-
-    elsewhere, other = threading.Thread(target=claim_elsewhere), OtherLoop()
-    claim_queue._slots[other] = WeakKeyDictionary()  # type: ignore[index]
-    asyncio.run(claim())
-    elsewhere.join()
-    assert other not in claim_queue._slots
+    assert claim_queue._slots[engine.pool][0] is loops[-1]

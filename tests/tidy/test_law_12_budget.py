@@ -15,7 +15,7 @@ LINES = {
     "assistants": 188,
     "cli": 1822,
     "dashboard": 1845,
-    "database": 1263,
+    "database": 1255,
     "demo": 659,
     "dialects": 3737,
     "dispatch": 3791,
@@ -24,14 +24,14 @@ LINES = {
     "insight": 9586,
     "leases": 2978,
     "locks": 743,
-    "migrations": 583,
+    "migrations": 557,
     "pipelines": 7442,
     "rows": 2885,
     "services": 662,
     "streams": 14347,
     "telemetry": 1238,
     "testing": 5273,
-    "tests": 124926,
+    "tests": 124877,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 252

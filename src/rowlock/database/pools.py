@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -52,27 +51,20 @@ async def claim_slot(engine: Engine, *, wait_s: float) -> AsyncIterator[None]:
             slots.release()
 
 
-def _slots_of(engine: Engine) -> asyncio.Semaphore:
-    loop = asyncio.get_running_loop()
-    # Loops of other threads look here, too.
-    with _slots_lock:
-        if loop not in _slots:
-            # A semaphore that was waited for knows its loop, and so keeps its own key alive.
-            for ended in [known for known in _slots if known.is_closed()]:
-                del _slots[ended]
-            _slots[loop] = WeakKeyDictionary()
-        by_pool = _slots[loop]
-        if engine.pool not in by_pool:
-            most = TRANSACTIONS.on(engine.dialect.name).claims_at_once
-            kept = engine.pool.size() if isinstance(engine.pool, QueuePool) else 0
-            by_pool[engine.pool] = asyncio.Semaphore(most or kept or CONNECTIONS_AT_ONCE)
-        return by_pool[engine.pool]
-
-
-_slots_lock = threading.Lock()
-_slots: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakKeyDictionary[Pool, asyncio.Semaphore]] = (
+_slots: WeakKeyDictionary[Pool, tuple[asyncio.AbstractEventLoop, asyncio.Semaphore]] = (
     WeakKeyDictionary()
 )
+
+
+def _slots_of(engine: Engine) -> asyncio.Semaphore:
+    loop, (of, slots) = asyncio.get_running_loop(), _slots.get(engine.pool, (None, None))
+    # A pool serves one loop at a time, and that of the next `asyncio.run` begins anew.
+    if slots is None or of is not loop:
+        most = TRANSACTIONS.on(engine.dialect.name).claims_at_once
+        kept = engine.pool.size() if isinstance(engine.pool, QueuePool) else 0
+        slots = asyncio.Semaphore(most or kept or CONNECTIONS_AT_ONCE)
+        _slots[engine.pool] = loop, slots
+    return slots
 
 
 class SeparatePool:

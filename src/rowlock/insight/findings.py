@@ -128,10 +128,10 @@ def sql_of(clause: ClauseElement, dialect: Dialect) -> str:
     """Return an expression as the SQL of an index: with its values, without its table."""
     nothing: Any = None
     compiler: Any = dialect.ddl_compiler(dialect, nothing).sql_compiler
-    # A driver whose parameters begin with % wants it doubled, and this is no statement yet.
+    # A driver whose parameters begin with % wants it doubled, and an index has none.
     compiler.preparer = copy(compiler.preparer)
     compiler.preparer._double_percents = False
-    return " ".join(str(compiler.process(clause, include_table=False, literal_binds=True)).split())
+    return str(compiler.process(clause, include_table=False, literal_binds=True))
 
 
 def index_of(index: Index, dialect: Dialect) -> IndexWanted:

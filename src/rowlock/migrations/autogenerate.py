@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast, get_args
@@ -40,7 +39,6 @@ from alembic.operations.ops import (
 from alembic.util import rev_id
 from sqlalchemy import (
     Column,
-    ColumnElement,
     Connection,
     DefaultClause,
     Identity,
@@ -57,6 +55,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from rowlock import Pipeline, UtcDateTime
 from rowlock.errors import AppError, ConfigurationError
 from rowlock.insight.apps import app_named
+from rowlock.insight.findings import sql_of
 from rowlock.insight.insight_dialect import INSIGHT
 from rowlock.rows.indexes import KEY, DueColumn
 from rowlock.rows.migrations import (
@@ -106,9 +105,12 @@ class IndexStep(MigrateOperation):
         """Return what is called with; with a `context`, as it is written."""
         told: dict[str, Any] = {}
         if isinstance(self.made_of, DueIndex):
-            ready: Any = self.made_of.ready
             if self.adds:
-                told["ready"] = ready if context is None else sql_of(ready, context)
+                ready = self.made_of.ready
+                if context is not None and not isinstance(ready, str):
+                    assert context.dialect is not None
+                    ready = sql_of(ready, context.dialect)
+                told["ready"] = ready
             told["column"] = self.made_of.column
         elif self.adds and self.made_of != KEY:
             told["key"] = self.made_of
@@ -163,19 +165,6 @@ def _render_set(context: AutogenContext, step: SetFillfactor) -> str | list[str]
     schema = {} if step.schema is None else {"schema": step.schema}
     percent = () if step.percent == FILLFACTOR else (step.percent,)
     return _call(context, "set_fillfactor", step.table_name, *percent, **schema)
-
-
-def sql_of(ready: str | ColumnElement[bool], context: AutogenContext) -> str:
-    """Return a condition as SQL of the database that is looked at."""
-    if isinstance(ready, str):
-        return ready
-    assert context.dialect is not None
-    nothing: Any = None
-    compiler = context.dialect.ddl_compiler(context.dialect, nothing).sql_compiler
-    # A driver whose parameters begin with % wants it doubled, and a migration is no statement yet.
-    compiler.preparer = copy(compiler.preparer)
-    compiler.preparer._double_percents = False
-    return compiler.process(ready, include_table=False, literal_binds=True)
 
 
 def _call(context: AutogenContext, step: str, *values: object, **options: object) -> str:
@@ -301,8 +290,7 @@ def _rewrite(
     several_databases = len(script.upgrade_ops_list) > 1
     apart: list[MigrateOperation] = []
     for up, down in zip(script.upgrade_ops_list, script.downgrade_ops_list, strict=True):
-        possible = up.ops if has_identities else list(_without_identities(up.ops))
-        steps = list(_steps_of(possible, tables))
+        steps = list(_steps_of(up.ops, tables, has_identities=has_identities))
         _check_drops(steps, tables)
         if steps == up.ops:
             continue
@@ -360,23 +348,6 @@ def _import_of_app() -> str:
     return f", such as `import {module}`"
 
 
-def _without_identities(steps: Iterable[MigrateOperation]) -> Iterator[MigrateOperation]:
-    """Leave out changes into identities where the database has none: they would come each time."""
-    for step in steps:
-        if not isinstance(step, ModifyTableOps):
-            yield step
-            continue
-        kept = [
-            one
-            for one in step.ops
-            if not isinstance(getattr(one, "modify_server_default", None), Identity)
-        ]
-        if len(kept) == len(step.ops):
-            yield step
-        elif kept:
-            yield ModifyTableOps(step.table_name, kept, schema=step.schema)
-
-
 def _is_concurrent(step: MigrateOperation) -> bool:
     return isinstance(step, IndexStep) and step.concurrently
 
@@ -397,41 +368,44 @@ def _script_of(steps: Sequence[MigrateOperation], *, after: MigrationScript) -> 
 
 
 def _steps_of(
-    steps: Iterable[MigrateOperation], tables: dict[TableKey, Table]
+    steps: Sequence[MigrateOperation], tables: dict[TableKey, Table], *, has_identities: bool
 ) -> Iterator[MigrateOperation]:
-    steps = list(steps)
     new = {(step.schema, step.table_name) for step in steps if isinstance(step, CreateTableOp)}
     for step in steps:
         if isinstance(step, ModifyTableOps):
-            yield from _table_steps(step, tables, is_new=(step.schema, step.table_name) in new)
+            is_new = (step.schema, step.table_name) in new
+            yield from _table_steps(step, tables, is_new=is_new, has_identities=has_identities)
             continue
         yield _index_step(step, tables, is_new=_table_of(step) in new) or step
         if isinstance(step, CreateTableOp) and _is_leased(
             {str(item.name) for item in step.columns if isinstance(item, Column)}
         ):
-            yield _fillfactor(step.schema, step.table_name, is_new=True)
+            yield SetFillfactor(
+                table_name=step.table_name, schema=step.schema, goes_with_table=True
+            )
 
 
 def _table_steps(
-    table: ModifyTableOps, tables: dict[TableKey, Table], *, is_new: bool
+    table: ModifyTableOps, tables: dict[TableKey, Table], *, is_new: bool, has_identities: bool
 ) -> Iterator[MigrateOperation]:
     apart: list[MigrateOperation] = []
     kept: list[MigrateOperation] = []
     for step in table.ops:
-        own = _index_step(step, tables, is_new=is_new)
-        (kept if own is None else apart).append(own or step)
+        if (own := _index_step(step, tables, is_new=is_new)) is not None:
+            apart.append(own)
+        # Where the database has no identities, changes into them would come each time.
+        elif has_identities or not isinstance(
+            getattr(step, "modify_server_default", None), Identity
+        ):
+            kept.append(step)
     if len(kept) == len(table.ops):
         yield table
     elif kept:
         yield ModifyTableOps(table.table_name, kept, schema=table.schema)
     added = {step.column.name for step in kept if isinstance(step, AddColumnOp)}
     if _is_leased(added):
-        yield _fillfactor(table.schema, table.table_name, is_new=False)
+        yield SetFillfactor(table_name=table.table_name, schema=table.schema, goes_with_table=False)
     yield from apart
-
-
-def _fillfactor(schema: str | None, table_name: str, *, is_new: bool) -> SetFillfactor:
-    return SetFillfactor(table_name=table_name, schema=schema, goes_with_table=is_new)
 
 
 def _is_leased(columns: set[str]) -> bool:
