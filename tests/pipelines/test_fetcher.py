@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import event, null
 
 from rowlock import Apply, PipelineHinter, PipelineManager, Reset, events
-from rowlock.pipelines.fetcher import Fetch, Rest, plan_fetch
+from rowlock.pipelines.fetcher import plan_fetch
 from rowlock.pipelines.statistics import LOADER
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
@@ -47,23 +47,23 @@ def gaps(times: list[float]) -> list[float]:
 @pytest.mark.parametrize(
     ("room", "is_low", "hinted", "delay_left_s", "plan"),
     [
-        (0, False, False, 0.0, Rest(None)),
-        (0, False, True, 0.0, Rest(None)),
-        (0, True, True, 2.0, Rest(None)),
-        (-1, True, True, 0.0, Rest(None)),
-        (3, False, False, 0.0, Rest(None)),
-        (3, True, False, 0.0, Fetch(3)),
-        (3, True, False, -1.0, Fetch(3)),
-        (3, False, False, 2.0, Rest(2.0)),
-        (3, True, False, 2.0, Rest(2.0)),
-        (3, False, True, 0.0, Fetch(3)),
-        (3, True, True, 0.0, Fetch(3)),
-        (3, False, True, 2.0, Fetch(3)),
-        (3, True, True, 2.0, Fetch(3)),
+        (0, False, False, 0.0, (0, None)),
+        (0, False, True, 0.0, (0, None)),
+        (0, True, True, 2.0, (0, None)),
+        (-1, True, True, 0.0, (0, None)),
+        (3, False, False, 0.0, (0, None)),
+        (3, True, False, 0.0, (3, None)),
+        (3, True, False, -1.0, (3, None)),
+        (3, False, False, 2.0, (0, 2.0)),
+        (3, True, False, 2.0, (0, 2.0)),
+        (3, False, True, 0.0, (3, None)),
+        (3, True, True, 0.0, (3, None)),
+        (3, False, True, 2.0, (3, None)),
+        (3, True, True, 2.0, (3, None)),
     ],
 )
 def test_plan(
-    room: int, is_low: bool, hinted: bool, delay_left_s: float, plan: Fetch | Rest
+    room: int, is_low: bool, hinted: bool, delay_left_s: float, plan: tuple[int, float | None]
 ) -> None:
     """It would claim without room, hammer an idle database, or let workers starve beside a full
     table.

@@ -26,7 +26,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
 
-from rowlock import Pipeline
+from rowlock import Fetcher, Pipeline
 from rowlock.clock import JITTER
 from rowlock.pipelines.hooks import Gate
 from rowlock.pipelines.lock_graph import LockGraph
@@ -221,7 +221,9 @@ class _Bounds:
     def of(cls, pipeline: Pipeline[Any], round_trip: timedelta) -> _Bounds:
         settings = pipeline.settings
         slack = SLACK + ROUND_TRIPS_MAX * round_trip
-        transactions = pipeline.fetcher_class.transactions_per_claim * settings.database_timeout
+        # A fetcher of its own asks for something first.
+        is_own = pipeline.fetcher_class.fetch_once is not Fetcher.fetch_once
+        transactions = (1 + is_own) * settings.database_timeout
         fetch = settings.fetch_delays[-1] * (1 + JITTER) + transactions + slack
         queue = ceil(settings.queue_capacity / settings.workers_num)
         # Without a limit nothing can be said of how long a row is held.

@@ -47,7 +47,8 @@ class Quick(TaskPipeline):
 
 class LooksAround(Quick):
     class Looking(Fetcher[Task]):
-        transactions_per_claim = 2
+        async def fetch_once(self, limit: int) -> int:
+            return await super().fetch_once(limit)
 
     fetcher_class = Looking
 

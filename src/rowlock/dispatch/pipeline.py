@@ -52,8 +52,6 @@ error for the limit of an attempt.
 
 
 class DispatchFetcher(Fetcher[ModelT]):
-    transactions_per_claim: ClassVar[int] = 2
-
     async def fetch_once(self, limit: int) -> int:
         """Claim up to `limit` rows, `LEASES_PER_TICK_MAX` at once; the next fetch follows."""
         pipeline: Any = self.context.hooks

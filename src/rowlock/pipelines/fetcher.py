@@ -24,10 +24,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, ClassVar, Generic
+from typing import Any, Generic
 
 from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
@@ -254,31 +254,22 @@ TRANSACTIONS_PER_FETCH_MAX = 5
 """Most of a turn, each bounded: rows of its own, claim, one more without rows, release, sweep."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fetch:
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """Do nothing for `seconds`, or until woken if that is None."""
-
-    seconds: float | None
-
-
-def plan_fetch(*, room: int, is_low: bool, hinted: bool, delay_left_s: float) -> Fetch | Rest:
-    """Decide what a fetcher does next.
+def plan_fetch(
+    *, room: int, is_low: bool, hinted: bool, delay_left_s: float
+) -> tuple[int, float | None]:
+    """Return how many rows to fetch now, and for how long to rest if there are none: in seconds,
+    None until woken.
 
     A hint is followed as soon as there is any place; without one, a fetch waits for the low
     watermark and for the delay that followed the last fetch which found less than it asked for.
     """
     if room <= 0:
-        return Rest(None)
+        return 0, None
     if hinted:
-        return Fetch(room)
+        return room, None
     if delay_left_s > 0:
-        return Rest(delay_left_s)
-    return Fetch(room) if is_low else Rest(None)
+        return 0, delay_left_s
+    return room if is_low else 0, None
 
 
 class Fetcher(Generic[ModelT]):
@@ -287,11 +278,7 @@ class Fetcher(Generic[ModelT]):
     Attributes:
         context: what the actors of the pipeline share.
         heartbeaters: gives those of all pipelines of the replica; set by the manager.
-        transactions_per_claim: how many transactions a fetch has until it has claimed, that of the
-            claim among them; each is bounded by `database_timeout`.
     """
-
-    transactions_per_claim: ClassVar[int] = 1
 
     def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
         self.context = context
@@ -371,18 +358,18 @@ class Fetcher(Generic[ModelT]):
             failing = "fetcher" in self.context.failures.errors
             hinted = self._hinted and not (failing and delay_left_s > 0)
             is_low = queue.is_low or failing
-            match plan_fetch(
+            limit, rest_s = plan_fetch(
                 room=queue.room, is_low=is_low, hinted=hinted, delay_left_s=delay_left_s
-            ):
-                case Fetch(limit):
-                    limit_s = self.context.settings.database_timeout.total_seconds()
-                    self._due_by = monotonic() + TRANSACTIONS_PER_FETCH_MAX * limit_s
-                    self._is_fetching = True
-                    await self._fetch(limit)
-                    self._is_fetching = False
-                case Rest(seconds):
-                    self._due_by = math.inf if seconds is None else monotonic() + seconds
-                    await rest(self._woken, seconds)
+            )
+            if limit:
+                limit_s = self.context.settings.database_timeout.total_seconds()
+                self._due_by = monotonic() + TRANSACTIONS_PER_FETCH_MAX * limit_s
+                self._is_fetching = True
+                await self._fetch(limit)
+                self._is_fetching = False
+            else:
+                self._due_by = math.inf if rest_s is None else monotonic() + rest_s
+                await rest(self._woken, rest_s)
 
     async def fetch_once(self, limit: int) -> int:
         """Claim up to `limit` rows, track them, then queue them; return how many there were.

@@ -35,7 +35,7 @@ from rowlock.errors import (
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
 from rowlock.pipelines.outcomes import delay_of
-from rowlock.rows.expressions import with_names_of_its_own
+from rowlock.rows.expressions import as_condition
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import compared_column
 
@@ -74,15 +74,14 @@ def _functions(name: str, given: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _condition(gate: Gate, leased: LeasedTable, pipeline: str) -> ColumnElement[bool]:
-    condition = gate(leased, pipeline)
-    # A mapped attribute, such as a boolean column, stands for its column.
-    condition = getattr(condition, "expression", condition)
-    if not isinstance(condition, ColumnElement):
+    given = gate(leased, pipeline)
+    condition = as_condition(given)
+    if condition is None:
         raise ConfigurationError(
             f"the gate {getattr(gate, '__qualname__', repr(gate)):.100} must return one SQL"
-            f" expression for {pipeline}, not {condition!r:.100}"
+            f" expression for {pipeline}, not {given!r:.100}"
         )
-    return with_names_of_its_own(condition)
+    return condition
 
 
 class Surroundings:
@@ -151,11 +150,11 @@ class ErrorRule:
             raise wrong from error
 
 
+@dataclass(frozen=True, slots=True)
 class ExpectedErrors:
     """The errors that a pipeline expects, each with its rule."""
 
-    def __init__(self, rules: Mapping[type, ErrorRule]) -> None:
-        self.rules = rules
+    rules: Mapping[type, ErrorRule]
 
     @classmethod
     def of(
@@ -240,18 +239,17 @@ def ready_condition(
 ) -> ColumnElement[bool]:
     """Return what the host's `ready` says; `ModelError` if that is no SQL expression."""
     try:
-        condition = ready()
+        given = ready()
     except CancelledError as error:
         raise HostCodeError(f"{name}.ready() ended with {describe(error)}") from error
-    # A mapped attribute, such as a boolean column, stands for its column.
-    condition = getattr(condition, "expression", condition)
-    if not isinstance(condition, ColumnElement):
+    condition = as_condition(given)
+    if condition is None:
         raise ModelError(
             f"{name}.ready() must return one SQL expression, such as {leased.name}.status =="
-            f" 'submitted', not {condition!r:.100}",
+            f" 'submitted', not {given!r:.100}",
             model=leased.name,
         )
-    return with_names_of_its_own(condition)
+    return condition
 
 
 def intent_columns(name: str, leased: LeasedTable, intent: object) -> tuple[Column[Any], ...]:

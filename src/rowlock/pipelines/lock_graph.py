@@ -21,7 +21,7 @@ from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.hooks import ready_condition
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.eligibility import LockingPipeline
-from rowlock.rows.expressions import with_names_of_its_own
+from rowlock.rows.expressions import as_condition
 from rowlock.rows.leased_table import LeasedTable, relation_between
 
 
@@ -86,17 +86,15 @@ def declared_locks(
         related = entry if isinstance(entry, Related) else Related(entry)
         table: LeasedTable = LeasedTable.of(related.model)
         table.check_owner(name)
-        # A mapped attribute, such as a boolean column, stands for its column.
-        on = getattr(related.on, "expression", related.on)
-        if on is None:
+        if related.on is None:
             on = relation_between(leased, table)
-        elif not isinstance(on, ColumnElement):
+        elif (on := as_condition(related.on)) is None:
             raise ModelError(
                 f"{name}.locks: `on` is one SQL expression over {table.name} and {leased.name}, not"
-                f" {on!r:.100}",
+                f" {related.on!r:.100}",
                 model=table.name,
             )
-        declared.append(DeclaredLock(table, None if on is None else with_names_of_its_own(on)))
+        declared.append(DeclaredLock(table, on))
     return tuple(declared)
 
 

@@ -44,8 +44,6 @@ CLAIMED_AT_ONCE = 256
 
 
 class ShardFetcher(Fetcher[ModelT]):
-    transactions_per_claim: ClassVar[int] = 2
-
     async def fetch_once(self, limit: int) -> int:
         pipeline: Any = self.context.hooks
         await pipeline.look_around()
