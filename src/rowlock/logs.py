@@ -59,7 +59,6 @@ class LogLine(NamedTuple):
 
     @property
     def shown_max(self) -> int:
-        """How many of its kind are shown in one window."""
         return TRACEBACKS_MAX if self.error_type or "\n" in self.text else LINES_MAX
 
 
@@ -80,7 +79,6 @@ class Window:
     last: LogLine | None = None
 
     def taken(self) -> list[Counted]:
-        """Return what was counted, once."""
         counted = [Counted(self.last, self.count)] if self.last is not None else []
         self.count, self.last = 0, None
         return counted
@@ -144,7 +142,6 @@ class Repeats:
             return window.taken()
 
     def end_all(self) -> list[Counted]:
-        """Return what was counted in all windows, which go on."""
         with self._lock:
             return [counted for window in self._windows.values() for counted in window.taken()]
 
@@ -252,7 +249,6 @@ def _prefixed(fields: Fields) -> dict[str, object]:
 
 
 def _error_of(exc_info: object) -> BaseException | None:
-    """Return the error that is meant, of all the forms that logging takes."""
     if isinstance(exc_info, tuple):
         exc_info = exc_info[1]
     elif exc_info and not isinstance(exc_info, BaseException):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from itertools import zip_longest
+from operator import is_
 from typing import cast
 
 from sqlalchemy.exc import DBAPIError, StatementError
@@ -131,28 +131,23 @@ def _redacted(
 
 
 def _cut(error: BaseException, *, depth: int, seen: _Seen, is_below: bool) -> BaseException:
-    is_of_database = _is_of_database(error)
+    is_of_database, is_cut_off = _is_of_database(error), error.__suppress_context__
     cause = _redacted(error.__cause__, depth=depth, seen=seen, is_below=is_of_database or is_below)
-    context = (
-        None if error.__suppress_context__ else _redacted(error.__context__, depth=depth, seen=seen)
-    )
-    redacted = (_redacted(member, depth=depth, seen=seen) for member in _exceptions(error))
+    context = error.__context__
+    context = context if is_cut_off else _redacted(context, depth=depth, seen=seen)
+    given = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    redacted = (_redacted(member, depth=depth, seen=seen) for member in given)
     members = [member for member in redacted if member is not None]
     text = _vague(text_of(error)) if is_below and not is_of_database else text_of(error)
-    links = [cause, *members] if error.__suppress_context__ else [cause, context, *members]
-    given = [error.__cause__, error.__context__, *_exceptions(error)]
-    if error.__suppress_context__:
-        del given[1]
-    if text == str(error) and all(mine is theirs for mine, theirs in zip_longest(links, given)):
+    links = [cause, context, *members]
+    given_links = [error.__cause__, error.__context__, *given]
+    is_same = len(links) == len(given_links) and all(map(is_, links, given_links))
+    if is_same and text == str(error):
         return error
     copy = _copy(error, text, members)
-    copy.__cause__, copy.__context__ = cause, context
-    copy.__suppress_context__, copy.__traceback__ = error.__suppress_context__, error.__traceback__
+    copy.__cause__, copy.__context__ = cause, None if is_cut_off else context
+    copy.__suppress_context__, copy.__traceback__ = is_cut_off, error.__traceback__
     return copy
-
-
-def _exceptions(error: BaseException) -> tuple[BaseException, ...]:
-    return error.exceptions if isinstance(error, BaseExceptionGroup) else ()
 
 
 def _copy(error: BaseException, text: str, members: list[BaseException]) -> BaseException:

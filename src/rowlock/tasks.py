@@ -222,7 +222,6 @@ def _forget(task: asyncio.Task[Any]) -> None:
 
 
 def log_in_thread(log: Callable[[], None]) -> None:
-    """Call `log` in a thread that ends with it."""
     threading.Thread(target=log, name="rowlock log", daemon=True).start()
 
 

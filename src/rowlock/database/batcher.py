@@ -47,7 +47,6 @@ class Retries:
         self._failed_at = math.inf
 
     def failed(self) -> None:
-        """Count a try that failed just now."""
         self.count += 1
         self._failed_at = min(self._failed_at, monotonic())
 
@@ -56,7 +55,6 @@ class Retries:
         return monotonic() >= self._gives_up_at(self._failed_at)
 
     async def rest(self) -> None:
-        """Rest before the next try, longer after each."""
         await sleep(exponential(self.count, first_s=RETRY_DELAY_S, most_s=RETRY_DELAY_S_MAX))
 
 

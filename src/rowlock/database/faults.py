@@ -130,17 +130,14 @@ def is_of_the_schema(error: BaseException) -> bool:
 
 
 def may_be_of_a_value(error: BaseException) -> bool:
-    """Whether a statement may have been refused for one value in it."""
     return not is_transient(error) and not isinstance(error, exc.IntegrityError | RowlockError)
 
 
 def is_of_the_values(error: BaseException) -> bool:
-    """Whether a statement was refused for a value in it that the database cannot keep."""
     return (verdict := _verdict_on(error)) is not None and verdict.is_of_the_values
 
 
 def _verdict_on(error: BaseException) -> ErrorVerdict | None:
-    """Return what the database said by its code, if it was the database, and there is a code."""
     error = _of_database(error)
     return _fault_of(error) if _is_of_a_driver(error) else None
 
@@ -179,7 +176,6 @@ def _is_of_the_connection(error: BaseException) -> bool:
 
 
 def _fault_of(error: BaseException) -> ErrorVerdict | None:
-    """Return what the database that raised an error says about it; None if it gave no code."""
     raised = error.orig if isinstance(error, exc.DBAPIError) else error
     # An error does not name its engine; each database knows its own by the code.
     faults = (FAULTS.on(dialect.name).fault_of(raised) for dialect in known_dialects())

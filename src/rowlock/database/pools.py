@@ -77,7 +77,6 @@ class SeparatePool:
         self._engines: dict[Pool, Engine] = {}
 
     def __call__(self) -> AsyncSession:
-        """Return a new session of the host's factory, with our pools."""
         session = self._session_factory()
         route = session.sync_session.get_bind
         # One each, or a session that asks twice (in a listener of the host's, say) would be in two
@@ -95,7 +94,6 @@ class SeparatePool:
         return session
 
     def connect(self, engine: Engine) -> AsyncConnection:
-        """Return a connection to the database of the host's `engine`, to be entered."""
         return AsyncEngine(self._clone(engine)).connect()
 
     async def close(self) -> None:

@@ -90,7 +90,6 @@ class IndexStep(MigrateOperation):
 
     @property
     def call(self) -> Callable[..., None]:
-        """What a migration calls."""
         if self.is_of_claims:
             return add_due_index if self.adds else drop_due_index
         return add_parked_index if self.adds else drop_parked_index
@@ -448,7 +447,6 @@ def _index_step(
 
 
 def _key_of_parked(index: Index) -> str | None:
-    """Return the key in an index of parked rows; None if it is another one."""
     names = [str(column.name) for column in index.columns]
     is_theirs = len(names) == len((PARKED, "key")) and names[0] == PARKED and not index.unique
     texts = [str(condition) for condition in _conditions(index)]
@@ -472,7 +470,6 @@ def _made_of(index: Index) -> DueIndex | None:
 
 
 def _read_from(index: Index, table: Table) -> DueIndex | None:
-    """Return what an index in the database was made of; None if it serves no claim."""
     names = [str(column.name) for column in index.columns]
     is_claims = len(names) == len(("time", "key")) and names[0] in get_args(DueColumn)
     conditions = _conditions(index)

@@ -195,7 +195,6 @@ def _is_unreadable(leased: LeasedTable, column: Column[Any]) -> ColumnElement[bo
 
 
 def if_readable(time: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return a time, or null if it cannot be read."""
     return case((not_(is_unreadable_time(time)), time))
 
 

@@ -279,7 +279,6 @@ def _name_of(of: object) -> str:
 
 
 def is_of_pipeline(of: object) -> bool:
-    """Whether `of` is a pipeline, or its class."""
     # A host's table may have columns of these names.
     is_mapped = inspect(of, raiseerr=False) is not None
     return not is_mapped and hasattr(of, "ready") and hasattr(of, "model")
@@ -454,5 +453,4 @@ def parked_index_name(table_name: str) -> str:
 
 
 def parked_index_parts(key: str) -> tuple[list[Any], dict[str, Any]]:
-    """As `due_index_parts`."""
     return [PARKED, key], partial_index_options(named_column(PARKED).is_not(None))

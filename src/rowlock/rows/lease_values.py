@@ -27,7 +27,6 @@ def leased_values(
 
 
 def renewed_values(leased: LeasedTable, *, expires_at: object) -> ColumnValues:
-    """The lease lasts until `expires_at`."""
     return without_onupdate(leased, {leased.column("lock_expires_at"): expires_at})
 
 
@@ -43,7 +42,6 @@ def reset_values(leased: LeasedTable) -> ColumnValues:
 
 
 def processed_values(leased: LeasedTable, stamp: datetime) -> ColumnValues:
-    """The row was processed at `stamp`."""
     return {leased.column("last_processed_at"): stamp}
 
 

@@ -239,7 +239,6 @@ def _is_plain_column(prop: Any) -> bool:
 
 
 def attributes_of(mapper: Mapper[Any]) -> dict[str, Column[Any]]:
-    """Return the columns of a plain mapper by the names of their attributes."""
     columns = ((prop.key, prop.columns[0]) for prop in mapper.column_attrs)
     return {name: column for name, column in columns if isinstance(column, Column)}
 
@@ -356,7 +355,6 @@ class LeasedTable:
         return column
 
     def attribute(self, name: str) -> InstrumentedAttribute[Any]:
-        """Return the mapped attribute `name`, for use in SELECTs of the model."""
         attribute: InstrumentedAttribute[Any] = getattr(self.model, name)
         return attribute
 
@@ -382,7 +380,6 @@ class LeasedTable:
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """The place of each of the `attributes` among them."""
         return {name: place for place, name in enumerate(self.attributes)}
 
     @cached_property
@@ -471,7 +468,6 @@ class LeasedTable:
         return attributes_of(self.mapper)
 
     def instance(self, values: Sequence[Any]) -> Any:
-        """Return a detached instance of a plain model with the `values` of all its `attributes`."""
         return instance_of(self.mapper, dict(zip(self.attributes, values, strict=True)))
 
     @cached_property

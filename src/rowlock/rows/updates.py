@@ -163,7 +163,7 @@ def check_kept(model: str, values: Mapping[Column[Any], Any], dialect: Dialect) 
     """Refuse, by `OutcomeError`, a value that its column cannot keep, or that is not read back."""
     for column, value in values.items():
         trial = _trial_of(column, dialect)
-        if trial is _any_value or value is None or (type(value) not in PLAIN and is_sql(value)):
+        if trial is None or value is None or (type(value) not in PLAIN and is_sql(value)):
             continue
         if (why := trial(value)) is not None:
             raise OutcomeError(
@@ -177,13 +177,11 @@ Trial: TypeAlias = Callable[[Any], str | None]
 """Returns why a column cannot be set to a value; None if it can."""
 
 
-def _any_value(_value: Any) -> None:
-    """The column takes any value, or only the database knows."""
-
-
 @lru_cache(KEYS_MAX)
-def _trial_of(column: Column[Any], dialect: Dialect) -> Trial:
-    """Return what tries whether a column keeps a value, and the model reads it back."""
+def _trial_of(column: Column[Any], dialect: Dialect) -> Trial | None:
+    """Return what tries whether a column keeps a value, and the model reads it back; None if it
+    takes any value, or only the database knows.
+    """
     layers, inner = _layers_of(column.type, dialect)
     binds = [one.process_bind_param for one in layers if _has_own(one, "process_bind_param")]
     reads = [one.process_result_value for one in layers if _has_own(one, "process_result_value")]
@@ -193,15 +191,15 @@ def _trial_of(column: Column[Any], dialect: Dialect) -> Trial:
         check = _raising(lambda value: own.pickler.loads(own.pickler.dumps(value, own.protocol)))
     is_read_so = not any(_has_own(one, "result_processor") for one in layers)
     stored = _stored_by(inner, dialect) if reads and is_read_so else None
-    if check is _any_value and stored is None:
-        return check
+    if check is None and stored is None:
+        return None
 
     def trial(given: Any) -> str | None:
         value = given
         try:
             for bind in binds:
                 value = bind(value, dialect)
-            why = None if value is None else check(value)
+            why = None if value is None or check is None else check(value)
             if why is None and stored is not None:
                 value = None if value is None else stored(value)
                 for read in reversed(reads):
@@ -237,7 +235,7 @@ def _has_own(layer: TypeEngine[Any], name: str) -> bool:
     return getattr(type(layer), name) is not getattr(base, name)
 
 
-def _check_of(inner: TypeEngine[Any], dialect: Dialect, *, is_converted: bool) -> Trial:
+def _check_of(inner: TypeEngine[Any], dialect: Dialect, *, is_converted: bool) -> Trial | None:
     match inner:
         case EnumType() | Uuid(as_uuid=False):
             return _raising(_as_read(inner, dialect))
@@ -257,7 +255,7 @@ def _check_of(inner: TypeEngine[Any], dialect: Dialect, *, is_converted: bool) -
         case Integer() | Numeric() | Float():
             return _no_number
         case _:
-            return _any_value
+            return None
 
 
 def _raising(convert: Callable[[Any], object]) -> Trial:

@@ -139,7 +139,6 @@ def _scheduled_model(model: type) -> LeasedTable:
 
 
 def check_schedule(leased: LeasedTable) -> None:
-    """Refuse a model without `ScheduleColumns`: its rows have no time of their own."""
     if not leased.has_schedule:
         raise ModelError(
             f"{leased.name} has no ScheduleColumns, so its rows have no time of their own; mix"

@@ -126,7 +126,6 @@ class HeldByService(Generic[ModelT]):
 
     @property
     def _is_open(self) -> bool:
-        """Whether a transaction that `guard` has joined has not ended."""
         return any(
             transaction is not None and session.get_transaction() is transaction
             for session, transaction in self._guarded
