@@ -258,11 +258,9 @@ def subscribe(listener: Listener, *kinds: type[Event]) -> Callable[[], None]:
     return unsubscribe
 
 
-def has_listeners(kind: type[Event] | None = None) -> bool:
-    """Lets per-row callers skip building an event when there are no listeners: of that kind, or of
-    any if `kind` is None.
-    """
-    return bool(_subscriptions if kind is None else _listeners_of(kind))
+def has_listeners(kind: type[Event]) -> bool:
+    """Lets per-row callers skip building an event when there are no listeners of that kind."""
+    return bool(_listeners_of(kind))
 
 
 def emit(event: Event) -> None:

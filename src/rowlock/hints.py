@@ -234,11 +234,8 @@ def _committed(session: Session) -> None:
     raised = dict.fromkeys(hint for hints in pending.values() for hint in hints)
     pending.clear()
     for hinter, model in raised:
-        try:
-            hinter.hint_fetch(model)
-        except HOST_ERRORS:
-            # The commit has happened: to let this out would say that it had not.
-            logger.exception("A hint failed after the commit: %s", model)
+        # It lets no error of a listener out, which would say that nothing was committed.
+        hinter.hint_fetch(model)
 
 
 def _ended(session: Session, transaction: SessionTransaction) -> None:

@@ -26,7 +26,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from weakref import ref
 
 from rowlock.clock import monotonic
@@ -62,11 +62,8 @@ class LogLine(NamedTuple):
         return TRACEBACKS_MAX if self.error_type or "\n" in self.text else LINES_MAX
 
 
-class Counted(NamedTuple):
-    """Lines that were not shown: the last one, and how many with it."""
-
-    line: LogLine
-    lines: int
+Counted: TypeAlias = tuple[LogLine, int]
+"""The last line that was not shown, and how many with it."""
 
 
 @dataclass(eq=False)
@@ -79,7 +76,7 @@ class Window:
     last: LogLine | None = None
 
     def taken(self) -> list[Counted]:
-        counted = [Counted(self.last, self.count)] if self.last is not None else []
+        counted = [(self.last, self.count)] if self.last is not None else []
         self.count, self.last = 0, None
         return counted
 

@@ -143,7 +143,7 @@ def test_threads_without_a_loop_tell_theirs_with_the_next_line(
     assert not moved.admit(line, 1.0, None).is_shown
     admission = moved.admit(line, WINDOW_S, None)
     assert admission.is_shown
-    assert [counted.lines for counted in admission.counted] == [1]
+    assert [lines for _, lines in admission.counted] == [1]
 
 
 def test_a_new_loop_has_a_clock_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
@@ -181,7 +181,7 @@ def test_old_kinds_make_room() -> None:
         LogLine("rowlock.tried", logging.ERROR, "new", (), {}, "ValueError"), WINDOW_S, None
     )
     assert admission.is_shown
-    assert [(counted.line.text, counted.lines) for counted in admission.counted] == [("0", 1)], (
+    assert [(line.text, lines) for line, lines in admission.counted] == [("0", 1)], (
         "the count is not lost"
     )
     assert len(kinds._windows) == 1
@@ -248,4 +248,4 @@ def test_a_forked_child_tells_only_its_own(caplog: pytest.LogCaptureFixture) -> 
             os._exit(len(logs._repeats.end_all()))
         _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    assert [counted.lines for counted in logs._repeats.end_all()] == [1]
+    assert [lines for _, lines in logs._repeats.end_all()] == [1]

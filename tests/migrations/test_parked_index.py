@@ -89,9 +89,6 @@ def test_what_cannot_be_is_refused() -> None:
     assert parked_index(pipeline, name="ix_of_pipeline").table is model.__table__
     with pytest.raises(ModelError, match="has an index named ix_documents_parked_at already"):
         parked_index(model)
-    for table, key in (("", None), ("documents", ""), ("documents", 3)):
-        with pytest.raises(ModelError, match="takes the names of a table and of its key"):
-            parked_index(table, key=key)  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="knows the key"):
         parked_index(model, key="number")
 

@@ -20,18 +20,18 @@ LINES = {
     "dialects": 3737,
     "dispatch": 3789,
     "graph": 7095,
-    "ground": 2899,
+    "ground": 2891,
     "insight": 9586,
     "leases": 2978,
     "locks": 743,
     "migrations": 554,
     "pipelines": 7425,
-    "rows": 2880,
+    "rows": 2874,
     "services": 660,
     "streams": 14345,
     "telemetry": 1238,
     "testing": 5273,
-    "tests": 124877,
+    "tests": 124876,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 252

@@ -419,15 +419,9 @@ def parked_index(
 
     Raises:
         ModelError: the model has no schedule, so that its rows are never parked; its table has an
-            index of that name; the key of a mapped class was named; a name is none.
+            index of that name; the key of a mapped class was named.
     """
     if isinstance(of, str):
-        if not of or not isinstance(key, str | None) or key == "":
-            raise ModelError(
-                "parked_index takes the names of a table and of its key, as in"
-                f' parked_index("jobs", key="number"), not {of!r:.100} and {key!r:.100}',
-                model=of,
-            )
         columns, options = parked_index_parts(key or KEY)
         return Index(name or parked_index_name(of), *columns, **options)
     whose = _name_of(of)
