@@ -54,7 +54,9 @@ async def lease(database: TemporaryDatabase, kind: type[Pipeline[Any]], count: i
 async def claim_in_a_row(fetcher: Fetcher[Any], times: int) -> None:
     """Claim as the fetcher's loop does while there is room."""
     for _ in range(times):
-        assert (await fetcher._fetch_from(hinted=False, limit=CLAIM))[0] == CLAIM
+        claimed = fetcher.context.counters.claimed
+        await fetcher._fetch(CLAIM)
+        assert fetcher.context.counters.claimed == claimed + CLAIM
 
 
 async def entries_read(database: TemporaryDatabase, index: str) -> int:

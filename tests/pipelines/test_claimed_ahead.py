@@ -10,7 +10,6 @@ import pytest
 from rowlock import Apply, PipelineItem, PipelineManager, events
 from rowlock.pipelines import context as ahead
 from rowlock.pipelines import fetcher as unstarted
-from rowlock.pipelines.fetcher import WAITS_S_MAX
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Run, RunPipeline, heard_events
@@ -36,9 +35,9 @@ async def test_what_was_claimed_ahead_and_waits_is_given_back(
     with heard_events() as heard:
         async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
             await until(lambda: len(pipeline.items) == FAST + 10)
-            await asyncio.sleep(WAITS_S_MAX / 2)
+            await asyncio.sleep(unstarted.WAITS_S_MAX / 2)
             assert pipeline.statistics().queued > 100
-            await asyncio.sleep(WAITS_S_MAX)
+            await asyncio.sleep(unstarted.WAITS_S_MAX)
             statistics = pipeline.statistics()
             assert (statistics.running, statistics.queued, statistics.tracked) == (10, 20, 30)
             assert await is_leased(virtual_database) == [*range(FAST, FAST + 30)]
@@ -70,7 +69,7 @@ async def test_another_replica_begins_what_was_given_back_at_once(
             async with PipelineManager(replica(virtual_database), [free]) as other:
                 manager.hinter.attach_relay(other.hinter.hint_fetch)
                 # It has looked once, and found what had not been claimed.
-                await asyncio.sleep(WAITS_S_MAX / 2)
+                await asyncio.sleep(unstarted.WAITS_S_MAX / 2)
                 free.items.clear()
                 assert heard.of(events.ItemReleased) == []
                 await heard.wait_for(events.ItemReleased, count=100)

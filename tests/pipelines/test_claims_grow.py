@@ -19,7 +19,6 @@ from .scenes import add, faults_of, hang, is_claim, turns, until
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 FAST = 600
 """How many rows take no time before those that do; enough for claims to grow to the full."""
-"""How many rows follow them; more than are claimed ahead."""
 
 
 def runs(count: int, *, first: int = 0) -> list[Run]:

@@ -21,7 +21,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import aliased
 from sqlalchemy.sql.visitors import iterate
 
-from rowlock.rows.expressions import as_condition
+from rowlock.rows.expressions import with_names_of_its_own
 
 from ..host import Attachment, Volume
 
@@ -61,7 +61,7 @@ def flat(value: Any) -> Any:
 def test_each_condition_keeps_its_value(name: str, dialect: Any) -> None:
     """Rows of another pipeline's state would be worked on, and those of its own never be found."""
     values = ["one", "two", "three"]
-    conditions = [as_condition(CONDITIONS[name](value)) for value in values]
+    conditions = [with_names_of_its_own(CONDITIONS[name](value)) for value in values]
     statement = union_all(*(select(Volume.id).where(condition) for condition in conditions))
     parameters = statement.compile(dialect=dialect).construct_params()
     assert [flat(value) for key, value in parameters.items() if key.startswith("wanted")] == values
@@ -70,13 +70,13 @@ def test_each_condition_keeps_its_value(name: str, dialect: Any) -> None:
 def test_what_names_nothing_stays_as_it_is() -> None:
     """Each claim would copy its condition."""
     condition = (Volume.status == "submitted") & (literal(1) == 1)
-    assert as_condition(condition) is condition
+    assert with_names_of_its_own(condition) is condition
 
 
 def test_a_parameter_without_a_value_stays_without_one() -> None:
     """A host's slip would be told as a row that is not there, and not by the name that has no
     value.
     """
-    condition = as_condition(Volume.status == bindparam("wanted"))
+    condition = with_names_of_its_own(Volume.status == bindparam("wanted"))
     (bound,) = (element for element in iterate(condition) if isinstance(element, BindParameter))
     assert bound.required

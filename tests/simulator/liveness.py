@@ -221,9 +221,8 @@ class _Bounds:
     def of(cls, pipeline: Pipeline[Any], round_trip: timedelta) -> _Bounds:
         settings = pipeline.settings
         slack = SLACK + ROUND_TRIPS_MAX * round_trip
-        # A fetcher of its own asks for something first.
-        is_own = pipeline.fetcher_class.fetch_once is not Fetcher.fetch_once
-        transactions = (1 + is_own) * settings.database_timeout
+        asks_first = pipeline.fetcher_class.fetch_once is not Fetcher.fetch_once
+        transactions = (1 + asks_first) * settings.database_timeout
         fetch = settings.fetch_delays[-1] * (1 + JITTER) + transactions + slack
         queue = ceil(settings.queue_capacity / settings.workers_num)
         # Without a limit nothing can be said of how long a row is held.

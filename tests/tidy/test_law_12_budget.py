@@ -25,13 +25,13 @@ LINES = {
     "leases": 2978,
     "locks": 743,
     "migrations": 554,
-    "pipelines": 7425,
-    "rows": 2874,
+    "pipelines": 7407,
+    "rows": 2868,
     "services": 660,
     "streams": 14345,
     "telemetry": 1238,
     "testing": 5273,
-    "tests": 124876,
+    "tests": 124873,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 252

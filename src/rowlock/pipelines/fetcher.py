@@ -412,10 +412,16 @@ class Fetcher(Generic[ModelT]):
         unreadable = self.context.failures.errors.get(LOADER)
         limit = limit if unreadable is None else min(limit, 2)
         hinted, self._hinted = self._hinted, False
+        self._reached, self._is_hinted = None, hinted
         try:
             if self._checks_times:
                 await self._check_times()
-            claimed, resumed = await self._fetch_from(hinted=hinted, limit=limit)
+            began_at = monotonic()
+            start = self._start = self._cursor.start(began_at, hinted=hinted)
+            claimed = await self.fetch_once(limit)
+            self._cursor.ended(
+                start, began_at=began_at, reached=self._reached, is_full=claimed >= limit
+            )
             self.context.counters.hints_useful += hinted and claimed > 0
             if monotonic() >= self._sweeps_at:
                 self._sweeps_at = monotonic() + self._sweep_period_s()
@@ -423,12 +429,14 @@ class Fetcher(Generic[ModelT]):
         except Exception as error:  # noqa: BLE001 - ready() is host code and may raise anything
             self._record_failure(error)
             return
+        finally:
+            self._start = None
         if unreadable is not None:
             self._record_failure(PipelineError(f"no row can be read: {unreadable}"))
             return
         self.context.failures.succeeded("fetcher")
         self.context.queue.claimed(is_full=claimed >= limit)
-        self._plan_rest(claimed, limit, resumed=resumed)
+        self._plan_rest(claimed, limit, resumed=start is not None)
 
     async def _check_times(self) -> None:
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
@@ -446,20 +454,6 @@ class Fetcher(Generic[ModelT]):
                 logger.error("%s: %s", name, error, extra={"pipeline": name})
             raise
         self._checks_times = False
-
-    async def _fetch_from(self, *, hinted: bool, limit: int) -> tuple[int, bool]:
-        """Fetch from the cursor; return how many rows there were, and whether it resumed."""
-        began_at = monotonic()
-        start = self._cursor.start(began_at, hinted=hinted)
-        self._start, self._reached, self._is_hinted = start, None, hinted
-        try:
-            claimed = await self.fetch_once(limit)
-        finally:
-            self._start = None
-        self._cursor.ended(
-            start, began_at=began_at, reached=self._reached, is_full=claimed >= limit
-        )
-        return claimed, start is not None
 
     def _delay_s(self) -> float:
         return fetch_delay(self.context.settings.fetch_delays_s, self._fetches_in_vain)

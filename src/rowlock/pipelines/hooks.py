@@ -35,11 +35,19 @@ from rowlock.errors import (
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
 from rowlock.pipelines.outcomes import delay_of
-from rowlock.rows.expressions import as_condition
+from rowlock.rows.expressions import with_names_of_its_own
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import compared_column
 
 logger = get_logger(__name__)
+
+
+def as_condition(given: object) -> ColumnElement[Any] | None:
+    """Return the host's SQL expression with parameter names of its own; None if it is none."""
+    # A mapped attribute, such as a boolean column, stands for its column.
+    condition = getattr(given, "expression", given)
+    return with_names_of_its_own(condition) if isinstance(condition, ColumnElement) else None
+
 
 Gate = Callable[[LeasedTable, str], ColumnElement[bool]]
 """Returns a condition of every claim, for the table and the name of a pipeline."""

@@ -18,10 +18,9 @@ from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock.errors import LockCycleError, ModelError
 from rowlock.leases.item import PipelineItem
-from rowlock.pipelines.hooks import ready_condition
+from rowlock.pipelines.hooks import as_condition, ready_condition
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.eligibility import LockingPipeline
-from rowlock.rows.expressions import as_condition
 from rowlock.rows.leased_table import LeasedTable, relation_between
 
 

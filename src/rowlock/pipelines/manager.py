@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Self
 
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
@@ -230,13 +229,7 @@ class PipelineManager:
         self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.shutdown()
+    async def __aexit__(self, *_error: object) -> None:
         await self.drain()
 
     def statistics(self) -> dict[str, PipelineStatistics]:

@@ -115,16 +115,7 @@ class PipelineRun(Generic[ModelT]):
         self._loop = asyncio.get_running_loop()
         self._hint_is_on_its_way = False
         self._index_timer: asyncio.TimerHandle | None = None
-        self._stopping = False
-        self._stopped = False
-        self._is_told = False
-
-    @property
-    def state(self) -> str:
-        """``running``, ``stopping`` or ``stopped``."""
-        if self._stopped:
-            return "stopped"
-        return "stopping" if self._stopping else "running"
+        self.state = "running"  # then "stopping", and "stopped"
 
     def start(self) -> None:
         self._supervisor.keep(BEAT, self.heartbeater.run)
@@ -205,20 +196,20 @@ class PipelineRun(Generic[ModelT]):
         May be called from any thread, and from a signal handler, which may have interrupted the
         queue. So nothing is done now, but in the next iteration of the loop.
         """
-        if self._stopping:
+        if self.state != "running":
             return
-        self._stopping, self.pool.is_open = True, False
+        self.state, self.pool.is_open = "stopping", False
         with suppress(RuntimeError):  # a closed loop has nothing left to stop
             self._loop.call_soon_threadsafe(self._stop_fetching)
 
     def _stop_fetching(self) -> None:
+        is_first = not self.context.stop.is_given
         self.fetcher.stop()
         self.context.stop.give()
         if self._index_timer is not None:
             self._index_timer.cancel()
         unstarted = self.context.queue.close()
-        if not self._is_told:
-            self._is_told = True
+        if is_first:
             self._tell_state("running: %s, released: %s", len(self.context.running), len(unstarted))
         if unstarted:
             for item in unstarted:
@@ -229,7 +220,7 @@ class PipelineRun(Generic[ModelT]):
 
     async def drain(self, grace_s: float) -> None:
         """Wait for running work, interrupt it after `grace_s`, and end every loop."""
-        self._stopping, self.pool.is_open = True, False
+        self.shutdown()
         self._stop_fetching()
         ends_at = monotonic() + grace_s
         if not await self._work_ends(ends_at):
@@ -246,8 +237,8 @@ class PipelineRun(Generic[ModelT]):
         self.release_strays()
         await self._background_ends(monotonic() + self._last_wait_s())
         self.context.calls.close()
-        if not self._stopped:
-            self._stopped = True
+        if self.state != "stopped":
+            self.state = "stopped"
             self._tell_state()
 
     def _interrupt(self) -> None:

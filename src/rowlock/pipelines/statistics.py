@@ -207,9 +207,6 @@ class Failures:
         self.errors: dict[str, str] = {}
         self.in_a_row: dict[str, int] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self.errors)
-
     def failed(self, loop: str, error: str) -> None:
         self.errors[loop] = error
         self.in_a_row[loop] = self.in_a_row.get(loop, 0) + 1

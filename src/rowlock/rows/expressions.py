@@ -49,14 +49,8 @@ from rowlock.rows.leased_table import LeasedTable
 # ---------------------------------------------------------------- parameter names
 
 
-def as_condition(given: object) -> ColumnElement[Any] | None:
-    """Return the host's SQL expression with unique names for parameters that the host has named;
-    None if it is none.
-    """
-    # A mapped attribute, such as a boolean column, stands for its column.
-    condition = getattr(given, "expression", given)
-    if not isinstance(condition, ColumnElement):
-        return None
+def with_names_of_its_own(condition: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Return `condition` with unique names for parameters that the host has named."""
     if all(element.unique for element in iterate(condition) if isinstance(element, BindParameter)):
         return condition
     # As `params()` of a statement makes its copy.
