@@ -33,7 +33,8 @@ def lost_answers(
     writes: set[int] = set()
 
     def on_execute(connection: Connection, *arguments: Any) -> None:
-        if is_outcome(arguments[1]):
+        # The second is the comparison of a guarded outcome.
+        if is_outcome(arguments[1]) or arguments[1].startswith("SELECT EXISTS"):
             writes.add(id(connection))
 
     def on_commit(connection: Connection) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, ClassVar, get_args
 
 import pytest
@@ -71,14 +71,6 @@ async def test_related_rows_get_what_the_outcome_said(database: TemporaryDatabas
     assert {row.status for row in await attachments_of(database)} == {"gathered"}
 
 
-@dataclass(frozen=True)
-class Done(Apply):
-    """An outcome of a host's own, which is made in another way."""
-
-    def __init__(self, status: str) -> None:
-        super().__init__({"status": status})
-
-
 def test_a_copy_says_the_same() -> None:
     """`on_stale` would be given another outcome than `process` returned."""
 
@@ -102,12 +94,6 @@ def test_a_copy_says_the_same() -> None:
     assert copied(retry) == retry
     assert copied(retry).values["a"] is not retry.values["a"]
     assert copied(Park("no")) == Park("no")
-
-
-def test_a_host_s_own_kind_of_outcome_can_be_copied() -> None:
-    """Outcomes of a class that takes other arguments would all fail."""
-    outcome = copied(Done("ready"))
-    assert (type(outcome), outcome.values) == (Done, {"status": "ready"})
 
 
 def test_what_an_outcome_keeps_beside_its_fields_is_kept() -> None:

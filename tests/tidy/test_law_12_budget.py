@@ -22,7 +22,7 @@ LINES = {
     "graph": 7095,
     "ground": 2891,
     "insight": 9586,
-    "leases": 2978,
+    "leases": 2950,
     "locks": 743,
     "migrations": 554,
     "pipelines": 7407,
@@ -31,7 +31,7 @@ LINES = {
     "streams": 14345,
     "telemetry": 1238,
     "testing": 5273,
-    "tests": 124873,
+    "tests": 124872,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 252

@@ -33,9 +33,8 @@ from sqlalchemy import (
     case,
     cast,
     delete,
-    func,
+    exists,
     null,
-    or_,
     select,
     type_coerce,
     update,
@@ -80,27 +79,27 @@ in it.
 _NUMBER: Slot = ("rowlock_number", Integer())
 
 
-async def compare_many(
+async def unchanged_of(
     connection: AsyncConnection, leased: LeasedTable, rows: Sequence[AsRead]
-) -> dict[int, bool]:
-    """Return by its number whether a row is unchanged, for those that the database compares with
-    others in one round trip.
+) -> frozenset[int]:
+    """Return the numbers of those `rows` that still have their tokens and what was read of them,
+    in a round trip for each set of columns where the database can compare many; joins the caller's
+    transaction, which has locked them. A row of which nothing was read is unchanged.
     """
     dialect = LEASES.of(connection)
     groups: dict[tuple[Column[Any], ...], list[int]] = {}
     for number, (_, values) in enumerate(rows):
-        if values:
-            groups.setdefault(tuple(values), []).append(number)
-    compared: dict[int, bool] = {}
+        groups.setdefault(tuple(values), []).append(number)
+    unchanged = set(groups.pop((), ()))
     for guarded, members in groups.items():
-        slots = _slots_of(guarded)
-        if len(members) == 1 or not (dialect.takes_arrays(slots) or dialect.reads_alike(slots)):
-            continue
-        compare = _compared_here if dialect.reads_alike(slots) else _compared_there
-        for some in in_pieces(members, LEASES_PER_STATEMENT_MAX):
-            unchanged = await compare(connection, leased, {number: rows[number] for number in some})
-            compared |= {number: number in unchanged for number in some}
-    return compared
+        slots, compare, size = _slots_of(guarded), _compared_apart, COMPARED_MAX
+        if len(members) > 1 and dialect.reads_alike(slots):
+            compare, size = _compared_here, LEASES_PER_STATEMENT_MAX
+        elif len(members) > 1 and dialect.takes_arrays(slots):
+            compare, size = _compared_there, LEASES_PER_STATEMENT_MAX
+        for some in in_pieces(members, size):
+            unchanged |= await compare(connection, leased, {each: rows[each] for each in some})
+    return frozenset(unchanged)
 
 
 def _slots_of(columns: Sequence[Column[Any]]) -> list[Slot]:
@@ -154,28 +153,21 @@ async def _compared_here(
     return frozenset(number for number, (lease, as_read) in rows.items() if is_same(lease, as_read))
 
 
-async def all_unchanged(
-    connection: AsyncConnection, leased: LeasedTable, rows: Sequence[AsRead]
-) -> bool:
-    compared = await compare_many(connection, leased, rows)
-    rest = [row for number, row in enumerate(rows) if row[1] and number not in compared]
-    if not all(compared.values()):
-        return False
-    dialect = LEASES.of(connection)
-    for some in in_pieces(rest, COMPARED_MAX):
-        each = (
-            and_(
-                leased.key == key,
-                *(dialect.is_unchanged(column, value) for column, value in values.items()),
-            )
-            for (key, _), values in some
+async def _compared_apart(
+    connection: AsyncConnection, leased: LeasedTable, rows: Mapping[int, AsRead]
+) -> frozenset[int]:
+    """As `_compared_there`, but each by a condition of its own: for types that no array takes."""
+    dialect, token_of = LEASES.of(connection), leased.column("lock_token")
+    each = (
+        exists().where(
+            leased.key == key,
+            token_of == token,
+            *(dialect.is_unchanged(column, value) for column, value in values.items()),
         )
-        unchanged = await connection.scalar(
-            select(func.count()).select_from(leased.table).where(or_(*each))
-        )
-        if unchanged != len(some):
-            return False
-    return True
+        for (key, token), values in rows.values()
+    )
+    found = (await connection.execute(select(*each))).one()
+    return frozenset(number for number, is_same in zip(rows, found, strict=True) if is_same)
 
 
 def in_pieces(members: Sequence[T], size: int) -> Iterator[Sequence[T]]:
@@ -304,19 +296,14 @@ async def apply_locked(
     # The lock makes the guard certain: no driver says how many rows each of many parameter sets has
     # matched.
     results = [write.once_written for _, write in writes]
-    compared: Mapping[int, bool] = {}
-    if any(write.unless_changed for _, write in writes):
-        as_read = [((item.id, item.lock_token), write.unless_changed) for item, write in writes]
-        compared = await compare_many(connection, leased, as_read)
+    as_read = [((item.id, item.lock_token), write.unless_changed) for item, write in writes]
+    unchanged = await unchanged_of(connection, leased, as_read)
     together: list[tuple[Lease, ColumnValues]] = []
     given = [(item.id, write.values) for item, write in writes] if leased.version_generator else []
     moved = await with_versions(connection, leased, given)
     for index, (item, write) in enumerate(writes):
         values = moved[index] if moved else write.values
-        if write.unless_changed and index not in compared:
-            results[index] = await apply(connection, leased, item, write=write)
-            continue
-        if not compared.get(index, True):
+        if index not in unchanged:
             values, results[index] = write.when_changed, Written.CHANGED
         together.append(((item.id, item.lock_token), values))
     await write_locked(connection, leased, together)

@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm.attributes import set_committed_value
 
 from rowlock.dialects.contract import LEASES
-from rowlock.leases.apply import RowWrite, apply_locked, compare_many, lock_for_apply
+from rowlock.leases.apply import RowWrite, apply_locked, lock_for_apply, unchanged_of
 from rowlock.leases.item import PipelineItem
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.leased_table import LeasedTable, ModelT
@@ -130,24 +130,9 @@ async def _write_locked(
 ) -> frozenset[Any]:
     # Trust is asked as late as it can be: rows may have been waited for.
     held = [row for row in rows if row.item.lock_token in locked and row.item.is_trusted()]
-    held = await _unchanged(connection, leased, held)
+    as_read = [((row.item.id, row.item.lock_token), row.unless_changed) for row in held]
+    unchanged = await unchanged_of(connection, leased, as_read)
+    held = [row for number, row in enumerate(held) if number in unchanged]
     writes = [(row.item, RowWrite(row.values)) for row in held if row.values]
     await apply_locked(connection, leased, writes)
     return frozenset(row.item.lock_token for row in held)
-
-
-async def _unchanged(
-    connection: AsyncConnection, leased: LeasedTable, rows: list[Fenced]
-) -> list[Fenced]:
-    as_read = [((row.item.id, row.item.lock_token), row.unless_changed) for row in rows]
-    compared = await compare_many(connection, leased, as_read)
-    unchanged = []
-    for number, row in enumerate(rows):
-        is_same = compared.get(number, not row.unless_changed)
-        if not is_same and number not in compared:
-            # Of a shape that no other row has, or of types that are not compared together.
-            values = dict[Any, Any](row.unless_changed)
-            is_same = await is_unchanged(connection, leased, row.item, values=values)
-        if is_same:
-            unchanged.append(row)
-    return unchanged

@@ -43,7 +43,7 @@ from rowlock.leases.acquire import (
     read_acquired,
     release_keys,
 )
-from rowlock.leases.apply import RelatedWrite, all_unchanged, in_pieces, with_versions, write_locked
+from rowlock.leases.apply import RelatedWrite, in_pieces, unchanged_of, with_versions, write_locked
 from rowlock.leases.claim import as_seen, may_be_newer
 from rowlock.leases.claim_request import Lease, lockset_guard
 from rowlock.leases.item import PipelineItem
@@ -96,7 +96,7 @@ async def write_related(
     for leased, of_table in by_table.items():
         token = leased.as_token(item.lock_token)
         as_read = [((write.key, token), item.held.as_read(leased, write.key)) for write in of_table]
-        if not await all_unchanged(connection, leased, as_read):
+        if len(await unchanged_of(connection, leased, as_read)) < len(as_read):
             raise item.lease_lost(leased.name)
     for leased, of_table in by_table.items():
         given = [(write.key, write.values) for write in of_table]

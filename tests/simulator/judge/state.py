@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from rowlock.rows.eligibility import OWNER_SEPARATOR
-from rowlock.rows.lock_tokens import Deaths, deaths_of, is_in_crowd, with_deaths
+from rowlock.rows.lock_tokens import deaths_of, is_in_crowd, with_deaths
 
 from .history import Change, RowState
 
@@ -196,7 +196,7 @@ def is_uncounted(change: Change) -> bool:
         and after is not None
         and before.lock_token is not None
         and before.lock_owner == after.lock_owner
-        and deaths_of(after.lock_token) == Deaths()
+        and deaths_of(after.lock_token) == deaths_of(before.lock_token)
         and after.attempts == before.attempts
     )
 

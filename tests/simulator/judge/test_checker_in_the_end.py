@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 
@@ -85,6 +86,17 @@ def test_b4_a_claim_that_dies_before_it_counts_comes_to_nothing(story: Story, st
     assert story.broken() == set()
     story.wait(LEASE_S)
     getattr(story, step)(attempts=0)
+    assert story.broken() == {"B4"}
+
+
+def test_b4_a_claim_that_dies_before_it_counts_keeps_the_deaths_before(story: Story) -> None:
+    """The judge would take the deaths before for one that this claim has counted."""
+    for _ in range(2):
+        story.wait(LEASE_S)
+        story.claim(token=with_deaths(uuid4(), Deaths(in_crowds=1), in_crowd=True), attempts=0)
+    assert story.broken() == set()
+    story.wait(LEASE_S)
+    story.claim(token=with_deaths(uuid4(), Deaths(in_crowds=1), in_crowd=True), attempts=0)
     assert story.broken() == {"B4"}
 
 
