@@ -96,7 +96,7 @@ async def acquire(
     )
     found = {row[0]: row[1] for row in (await connection.execute(to_be_had)).all()}
     keys = tuple(found)
-    await check_keys(connection, leased, keys)
+    check_keys(leased, keys)
     if len(keys) > ACQUIRED_ROWS_MAX:
         raise PipelineError(
             f"more than {ACQUIRED_ROWS_MAX} rows of {leased.name} are to be locked at once; narrow"

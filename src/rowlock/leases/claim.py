@@ -86,7 +86,7 @@ async def claim(
                 seen = replace(request, eligible=eligible, statements={})
             held = in_lockset | request.left_out
             rows = await LEASES.of(connection).claim(connection, seen, held)
-            await check_keys(connection, request.leased, [row.id for row in rows])
+            check_keys(request.leased, [row.id for row in rows])
             await _release_what_dead_held(connection, request, rows)
             return rows
 

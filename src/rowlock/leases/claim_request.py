@@ -6,21 +6,39 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from sqlalchemy import ColumnElement, CursorResult, Dialect, Select, Text, cast, select
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    CursorResult,
+    Date,
+    DateTime,
+    Dialect,
+    Select,
+    Text,
+    and_,
+    case,
+    cast,
+    not_,
+    null,
+    select,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import ClauseElement, Executable
+from sqlalchemy.types import TypeEngine
 
 from rowlock.database.transaction import SessionFactory, bind_of
 from rowlock.dialects.contract import LEASES
 from rowlock.errors import LockWaitTimeout
+from rowlock.rows.database_time import is_unreadable_time
+from rowlock.rows.expressions import is_small, may_be_large, unreadable_column
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.lock_tokens import (
     FEW_MAX,
@@ -260,6 +278,38 @@ def _with_lease(
         for name, value in changed.items():
             values[leased.places[name]] = value
     return row._replace(lock_token=changed["lock_token"], attempts=attempts, row=values)
+
+
+def values_read(
+    leased: LeasedTable,
+    *,
+    as_there: Callable[[TypeEngine[Any]], TypeEngine[Any]],
+    size_of: Callable[[Column[Any]], ColumnElement[int]],
+    given: Collection[Column[Any]],
+) -> tuple[list[ColumnElement[Any]], ColumnElement[bool]]:
+    """Return what selects the values of a plain row's attributes, null for those that are `given`
+    otherwise, and whether that is the whole row: each time can be read, and each value is small.
+
+    `as_there` resolves a type for the database, and `size_of` asks for the bytes of a value.
+    """
+    selected: list[ColumnElement[Any]] = []
+    are_there: list[ColumnElement[bool]] = [unreadable_column(leased).is_(None)]
+    for column in leased.attributes.values():
+        type_ = as_there(column.type)
+        is_there: ColumnElement[bool] | None = None
+        if column in given:
+            selected.append(null())
+            continue
+        if isinstance(type_, Date | DateTime):
+            is_there = not_(is_unreadable_time(column))
+        elif may_be_large(type_) and column not in leased.kept_columns:
+            is_there = is_small(size_of(column))
+        if is_there is None:
+            selected.append(column)
+        else:
+            selected.append(case((is_there, column)))
+            are_there.append(is_there)
+    return selected, and_(*are_there)
 
 
 def claim_parameters(request: ClaimRequest) -> dict[str, Any]:

@@ -33,25 +33,6 @@ from rowlock.leases.acquire import Acquired, lock_held, read_fresh
 from rowlock.rows.leased_table import LeasedTable, ModelT_co, changed_attributes
 from rowlock.rows.updates import Values, columns_written
 
-
-class StopSignal:
-    """Given once, and never taken back; `is_given` may be read in any thread."""
-
-    __slots__ = ("_event", "is_given")
-
-    def __init__(self) -> None:
-        self.is_given = False
-        self._event = asyncio.Event()
-
-    def give(self) -> None:
-        """Called in the loop in which work waits for it."""
-        self.is_given = True
-        self._event.set()
-
-    async def wait(self) -> None:
-        await self._event.wait()
-
-
 T = TypeVar("T")
 
 
@@ -232,7 +213,8 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
         unreadable: a column of the row that holds what cannot be read; such a row is not processed.
             None as a rule.
         held: related rows that were locked for this item; None as long as there were none.
-        stop: given when work on it is to end soon; None as long as work has not begun.
+        stop: set when work on it is to end soon, and never cleared; None as long as work has not
+            begun.
         unwritten: what was changed in a session of its own and not committed.
         is_settling: its outcome is on its way; nothing more is locked for it.
         is_rehearsal: `process` is only rehearsed: its outcome is shown and not written, and its
@@ -263,7 +245,7 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
     waited_s: float | None = field(default=None, repr=False)
     unreadable: str | None = None
     held: HeldRows | None = None
-    stop: StopSignal | None = field(default=None, repr=False)
+    stop: asyncio.Event | None = field(default=None, repr=False)
     unwritten: Sequence[str] = ()
     is_settling: bool = False
     is_rehearsal: bool = False
@@ -418,7 +400,7 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
         Work that does not end by itself looks at it between two steps, or waits for it by
         `wait_for_stop`; who does neither is cancelled when the grace of the shutdown is over.
         """
-        return self.stop is not None and self.stop.is_given
+        return self.stop is not None and self.stop.is_set()
 
     async def wait_for_stop(self) -> None:
         """Return once work on this item is to end soon: see `stop_requested`.

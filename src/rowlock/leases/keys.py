@@ -6,8 +6,7 @@ there, and no claim reads it again; all others go on.
 
 And a type of the host's may read keys as objects of which each is equal to itself alone. No row
 that is read again would be one that is held: its outcomes would be changed, and its related rows
-lost, at every attempt. Such a key is read a second time when the first rows are leased, and what
-cannot be found is refused before anything is.
+lost, at every attempt. Such a key is refused.
 
 Not here: the other columns of a claim, where anything else may be read instead
 (``leases/claim.py``).
@@ -16,6 +15,7 @@ Not here: the other columns of a claim, where anything else may be read instead
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import Enum
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Dialect, and_, bindparam, select, type_coerce
@@ -140,22 +140,15 @@ def spoilt_parameters(written: Iterable[Any]) -> dict[str, Any]:
     return {"rowlock_spoilt_keys": [key for key in written if key is not None]}
 
 
-KEY_CLASSES_MAX = 100
-"""Most classes of keys remembered for a table; others are read again each time."""
-
 _NOT_BY_VALUE: tuple[object, ...] = (None, object.__eq__, object.__hash__)
 
 
-async def check_keys(connection: AsyncConnection, leased: LeasedTable, keys: Iterable[Any]) -> None:
-    """Refuse, by `ModelError`, keys that are unequal to what is read again, or have no hash; joins
-    the caller's transaction.
-    """
-    sound = leased.sound_key_classes
-    for class_, key in {type(key): key for key in keys}.items():
-        if class_ in sound:
-            continue
+def check_keys(leased: LeasedTable, keys: Iterable[Any]) -> None:
+    """Refuse, by `ModelError`, keys that are unequal to what is read again, or have no hash."""
+    for class_ in set(map(type, keys)):
+        # There is one of each member of an enumeration.
         compares_values = {class_.__eq__, class_.__hash__}.isdisjoint(_NOT_BY_VALUE)
-        if not (compares_values or await _is_found_again(connection, leased, key)):
+        if not (compares_values or issubclass(class_, Enum)):
             raise ModelError(
                 f"{leased.name}.{leased.key_name} is read as objects of {class_.__name__}, and two"
                 " that are read of one row are not equal: give that class __eq__ and __hash__, or"
@@ -163,13 +156,3 @@ async def check_keys(connection: AsyncConnection, leased: LeasedTable, keys: Ite
                 model=leased.name,
                 column=leased.key_name,
             )
-        if len(sound) < KEY_CLASSES_MAX:
-            sound.add(class_)
-
-
-async def _is_found_again(connection: AsyncConnection, leased: LeasedTable, key: object) -> bool:
-    """Whether the key, read again, equals `key`: as members of an enumeration do."""
-    if type(key).__hash__ is None:
-        return False
-    again = await connection.scalars(select(leased.key).where(leased.key == key))
-    return not {key}.isdisjoint(again.all())

@@ -22,7 +22,7 @@ from rowlock.clock import JITTER, monotonic
 from rowlock.database.transaction import in_transaction
 from rowlock.errors import InternalError
 from rowlock.hints import PipelineHinter
-from rowlock.leases.item import PipelineItem, StopSignal
+from rowlock.leases.item import PipelineItem
 from rowlock.leases.related import RelatedLocker
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Attempt, HostCalls
@@ -322,7 +322,7 @@ class PipelineContext(Generic[ModelT]):
     left_out: LeftOut = field(init=False)
     trial: asyncio.Lock = field(default_factory=asyncio.Lock)
     tried: PipelineItem[ModelT] | None = None
-    stop: StopSignal = field(default_factory=StopSignal)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
     grace_over: bool = False
     background: BackgroundTasks = field(init=False)
     calls: HostCalls = field(init=False)

@@ -205,7 +205,7 @@ class PipelineRun(Generic[ModelT]):
     def _stop_fetching(self) -> None:
         is_first = not self.context.stop.is_given
         self.fetcher.stop()
-        self.context.stop.give()
+        self.context.stop.set()
         if self._index_timer is not None:
             self._index_timer.cancel()
         unstarted = self.context.queue.close()

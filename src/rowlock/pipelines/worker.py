@@ -282,7 +282,7 @@ class Worker(Generic[ModelT]):
     async def _prevented(self, item: PipelineItem[ModelT]) -> Decision | None:
         """Read the row; return the decision if no attempt can be made at it."""
         context = self.context
-        if context.stop.is_given and item.prev_lock_expired and self._is_to_be_tried(item):
+        if context.stop.is_set() and item.prev_lock_expired and self._is_to_be_tried(item):
             return Ended.INTERRUPTED
         if item.unreadable is not None:
             return record_unreadable(context, item, item.unreadable)

@@ -309,8 +309,6 @@ class LeasedTable:
             bounded by `KEYS_MAX`.
         spoilt_keys: values of keys that do not find their rows; written, and bounded, by
             ``leases/keys.py``.
-        sound_key_classes: classes of keys that are equal where their values are; written, and
-            bounded, by ``leases/keys.py``.
         has_places: whether a statement may find a row again by its place in the table, as in no
             view; written by ``leases/table_looks.py``.
     """
@@ -324,7 +322,6 @@ class LeasedTable:
         default_factory=dict, repr=False
     )
     spoilt_keys: set[object] = field(default_factory=set, repr=False)
-    sound_key_classes: set[type] = field(default_factory=set, repr=False)
     has_places: bool = field(default=False, repr=False)
     _prepared: dict[Hashable, Any] = field(default_factory=dict, repr=False)
     # Asked several times for each outcome; SQLAlchemy's own collection is slower.

@@ -19,8 +19,6 @@ from sqlalchemy import (
     CTE,
     Column,
     ColumnElement,
-    Date,
-    DateTime,
     Executable,
     Integer,
     String,
@@ -35,7 +33,6 @@ from sqlalchemy import (
     column,
     func,
     literal,
-    not_,
     null,
     or_,
     select,
@@ -69,6 +66,7 @@ from rowlock.leases.claim_request import (
     claim_parameters,
     count_deaths,
     plan_of,
+    values_read,
 )
 from rowlock.leases.keys import (
     WrittenKey,
@@ -83,13 +81,10 @@ from rowlock.rows.database_time import (
     UtcDateTime,
     database_now,
     database_time_after,
-    is_unreadable_time,
 )
 from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_lease
 from rowlock.rows.expressions import (
     if_readable,
-    is_small,
-    may_be_large,
     unreadable_column,
 )
 from rowlock.rows.lease_values import leased_values
@@ -167,18 +162,23 @@ def _claiming(
     due = select(
         ordered, func.row_number().over().label("number"), func.count().over().label("count")
     ).cte("rowlock_due")
+    values, is_whole = (
+        values_read(leased, as_there=as_there, size_of=_size_of, given={leased.key})
+        if request.with_rows
+        else ((), true())
+    )
     returned = (
         due.c.number,
         key_as_read(leased),
         unreadable_column(leased),
-        _is_whole(leased) if request.with_rows else true(),
+        is_whole,
         if_readable(due.c.place),
         type_coerce(leased.column("lock_expires_at"), UtcDateTime),
         due.c.dead_token,
         due.c.died_here,
         attempts.cast(Integer),
         token,
-        *(_whole_row(leased) if request.with_rows else ()),
+        *values,
     )
     return (
         update(leased.table)
@@ -215,36 +215,6 @@ def _is_in(leased: LeasedTable, locked: CTE) -> ColumnElement[bool]:
     return any_(func.array(places)) == _ctid(leased)
 
 
-def _whole_row(leased: LeasedTable) -> list[ColumnElement[Any]]:
-    times, large = ({id(one) for one in found} for found in (_times_of(leased), _large_of(leased)))
-    return [
-        null()
-        if column is leased.key
-        else if_readable(column)
-        if id(column) in times
-        else case((is_small(_size_of(column)), column))
-        if id(column) in large
-        else column
-        for column in leased.attributes.values()
-    ]
-
-
-def _is_whole(leased: LeasedTable) -> ColumnElement[bool]:
-    """Return whether every time of the row can be read, and every value is small."""
-    unreadable = or_(
-        unreadable_column(leased).is_not(None), *map(is_unreadable_time, _times_of(leased))
-    )
-    return and_(not_(unreadable), *(is_small(_size_of(column)) for column in _large_of(leased)))
-
-
-def _large_of(leased: LeasedTable) -> list[Column[Any]]:
-    return [
-        column
-        for column in leased.attributes.values()
-        if may_be_large(as_there(column.type)) and column not in leased.kept_columns
-    ]
-
-
 def _size_of(column: Column[Any]) -> ColumnElement[int]:
     # Of text the server knows the length without reading it; of the rest, which may be of any type
     # there, how much is stored. What the column really is need not be what the model says.
@@ -252,14 +222,6 @@ def _size_of(column: Column[Any]) -> ColumnElement[int]:
         as_there(column.type), String
     )
     return func.octet_length(cast(column, Text)) if is_text else func.pg_column_size(column)
-
-
-def _times_of(leased: LeasedTable) -> list[Column[Any]]:
-    return [
-        column
-        for column in leased.attributes.values()
-        if isinstance(as_there(column.type), Date | DateTime)
-    ]
 
 
 def _is_not_left_out(leased: LeasedTable) -> ColumnElement[bool]:

@@ -13,18 +13,17 @@ Source: SQLite, "The INDEXED BY Clause" and "EXPLAIN QUERY PLAN".
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeAlias
-from uuid import uuid4
+from typing import Any
 
 from sqlalchemy import (
     Column,
     ColumnElement,
-    Dialect,
+    DateTime,
     Integer,
     Text,
     Update,
@@ -32,6 +31,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    cast,
     func,
     literal,
     literal_column,
@@ -47,15 +47,14 @@ from sqlalchemy import (
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import FromClause, TypedReturnsRows
-from sqlalchemy.types import NullType, TypeEngine
+from sqlalchemy.types import NullType
 
 from rowlock.dialects.contract import LeaseDialect
 from rowlock.dialects.sqlite.rows import (
     as_json,
+    as_there,
     is_read_alike,
-    is_time,
     is_unchanged_document,
-    keeps_large,
 )
 from rowlock.leases.claim_request import (
     ClaimedRow,
@@ -67,6 +66,7 @@ from rowlock.leases.claim_request import (
     claim_parameters,
     count_deaths,
     plan_of,
+    values_read,
 )
 from rowlock.leases.keys import (
     WrittenKey,
@@ -81,11 +81,13 @@ from rowlock.locks.locker import LOCKERS
 from rowlock.rows.assignments import Slot
 from rowlock.rows.database_time import UtcDateTime, database_now, same_time
 from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_lease
-from rowlock.rows.expressions import is_small, times_read
+from rowlock.rows.expressions import if_readable, unreadable_column
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.lock_tokens import FEW_MAX
 
+TOKEN_CHARS = 32
+"""How many characters a token has here."""
 _SORTED = "USE TEMP B-TREE FOR ORDER BY"
 
 
@@ -95,12 +97,6 @@ async def explaining(connection: AsyncConnection) -> str:
     # explains: on a connection that lives long it would be that of an index that is gone.
     version = (await connection.exec_driver_sql("PRAGMA schema_version")).scalar_one()
     return f"EXPLAIN QUERY PLAN /* {int(version)} */ "
-
-
-Reader: TypeAlias = Callable[[Any], Any]
-"""Makes a value of what is written; None where it is taken as it is."""
-UNREADABLE: Any = object()
-"""Stands for a time that is none."""
 
 
 async def _read_due(
@@ -128,7 +124,7 @@ async def _read_due(
             for row, key in zip(rows, keys, strict=True)
             if not isinstance(key, WrittenKey)
         ]
-        await check_keys(connection, leased, [key for _, key in found])
+        check_keys(leased, [key for _, key in found])
         left_out = len(held)
         if any(
             key in own_rows.running or (row.died_here and key in own_rows.held)
@@ -152,98 +148,31 @@ async def _has_triggers(connection: AsyncConnection, request: ClaimRequest) -> b
     return bool(request.statements[_has_triggers])
 
 
-@dataclass(frozen=True, slots=True)
-class _Values:
-    """Reads what SQLite gives: a column may hold anything there, and one such row must not fail the
-    claim of all others.
-    """
-
-    token: Reader | None
-    place: Reader | None
-    attempts: Reader | None
-    times: dict[str, Reader | None]
-
-    @classmethod
-    def of(cls, request: ClaimRequest, dialect: Dialect) -> _Values:
-        def reader(type_: TypeEngine[Any]) -> Reader | None:
-            return type_.dialect_impl(dialect).result_processor(dialect, None)
-
-        leased = request.leased
-        times = {name: reader(column.type) for name, column in times_read(leased).items()}
-        return cls(
-            reader(leased.column("lock_token").type),
-            reader(UtcDateTime()),
-            reader(Integer()),
-            times,
-        )
-
-    def read_token(self, written: object) -> Any:
-        # A token that is none says all the same that its holder died; nothing is held under the one
-        # that is returned instead.
-        return None if written is None else self._read(self.token, written, otherwise=uuid4())
-
-    def read_place(self, written: object) -> datetime | None:
-        time: datetime | None = self._read(self.place, written, otherwise=None)
-        return time
-
-    def read_times(self, written: Sequence[object]) -> dict[str, Any]:
-        """Return times by their attributes; `UNREADABLE` for what is none."""
-        each = zip(self.times.items(), written, strict=True)
-        return {name: self._read(reader, one, otherwise=UNREADABLE) for (name, reader), one in each}
-
-    def read_attempts(self, written: object) -> int:
-        attempts: int = self._read(self.attempts, written, otherwise=0)
-        return attempts if isinstance(attempts, int) else 0
-
-    @staticmethod
-    def _read(reader: Reader | None, written: object, *, otherwise: object) -> Any:
-        try:
-            return written if reader is None else reader(written)
-        except (TypeError, ValueError, AttributeError):
-            return otherwise
-
-
-def _claimed(
-    request: ClaimRequest,
-    due: Sequence[Any],
-    values: _Values,
-    *,
-    key: Any,
-    now: datetime,
-    in_crowd: bool,
-) -> ClaimedRow:
-    leased, count = request.leased, len(values.times)
-    times = values.read_times(due[:count])
-    _written, _key, dead, died_here, is_reserved, failed, place_as_written, _now, is_whole, *row = (
-        due[count:]
-    )
-    attempts = None
-    if leased.has_schedule:
-        attempts = min(values.read_attempts(failed), leased.attempts_max)
-    unreadable = next((name for name, time in times.items() if time is UNREADABLE), None)
-    dead_token = values.read_token(dead)
+def _claimed(request: ClaimRequest, due: Sequence[Any], *, key: Any, in_crowd: bool) -> ClaimedRow:
+    leased = request.leased
+    _written, _key, dead, died_here, is_reserved, attempts, place, as_written, now, *read = due
+    unreadable, is_whole, *row = read
     token = leased.new_token(is_reserved=is_reserved, in_crowd=in_crowd)
     expires_at = now + request.lock_timeout
-    is_read = request.with_rows and unreadable is None and is_whole
-    if is_read:
-        # It was read before it was leased.
-        lease = {"lock_token": token, "lock_owner": request.owner, "lock_expires_at": expires_at}
-        counted = {"attempts": attempts} if leased.has_schedule else {}
-        places = leased.places
-        for name, value in {**times, **lease, **counted, leased.key_name: key}.items():
-            row[places[name]] = value
-    place = values.read_place(place_as_written)
+    given = {leased.key_name: key, "lock_token": token, "lock_owner": request.owner}
+    given["lock_expires_at"] = expires_at
+    if attempts is not None:
+        given["attempts"] = attempts = min(attempts, leased.attempts_max)
+    # It was read before it was leased.
+    for name, value in given.items() if row else ():
+        row[leased.places[name]] = value
+    values = row if row and is_whole else None
     return ClaimedRow(
-        id=key,
-        lock_token=token,
-        lock_expires_at=expires_at,
-        dead_token=dead_token,
-        attempts=attempts,
-        place=place,
-        place_as_written=place_as_written,
-        row=row if is_read else None,
-        died_here=bool(died_here),
-        unreadable=unreadable,
+        key,
+        token,
+        expires_at,
+        dead,
+        attempts,
+        place,
+        as_written,
+        values,
+        bool(died_here),
+        unreadable,
     )
 
 
@@ -255,24 +184,39 @@ def _due(
         leased.column("lock_token"),
         leased.column("attempts") if leased.has_schedule else null(),
     )
+    lease = ("lock_token", "lock_owner", "lock_expires_at")
+    given = (*lease, "attempts") if leased.has_schedule else lease
+    values, is_whole = (
+        values_read(
+            leased,
+            as_there=as_there,
+            size_of=func.length,
+            given={leased.key, *map(leased.column, given)},
+        )
+        if request.with_rows
+        else ((), true())
+    )
     ordered = select(
-        *(
-            type_coerce(time, Text).label(f"rowlock_time_{name}")
-            for name, time in times_read(leased).items()
-        ),
         written_key(leased).label("id"),
         key_as_read(leased).label("key_as_read"),
-        type_coerce(case((was_main_lease(leased, request.lockers), token), else_=None), Text).label(
-            "dead_token"
-        ),
+        # What a script wrote there must not fail the claim of all rows.
+        case(
+            (
+                and_(was_main_lease(leased, request.lockers), func.length(token) == TOKEN_CHARS),
+                token,
+            )
+        ).label("dead_token"),
         and_(token.is_not(None), leased.column("lock_owner") == request.owner).label("died_here"),
         is_reserved_by(leased, request.owner).label("is_reserved"),
-        type_coerce(attempts, Text).label("attempts"),
+        cast(attempts, Integer).label("attempts"),
+        if_readable(type_coerce(order_column(leased), UtcDateTime)).label("place"),
         type_coerce(order_column(leased), Text).label("place_as_written"),
         # The same for all of them: read once.
-        type_coerce(database_now(), Text).label("now"),
-        and_(true(), *map(_is_small, _large_of(request))).label("is_whole"),
-        *_whole_row(request),
+        database_now().label("now"),
+        unreadable_column(leased).label("unreadable"),
+        is_whole.label("is_whole"),
+        # By names of ours: a column of the host's may be called like one of those above.
+        *(value.label(f"rowlock_row_{number}") for number, value in enumerate(values)),
     ).where(request.eligible, leased.key.not_in(held) if held else true())
     if leased.spoilt_keys:
         ordered = ordered.where(is_not_spoilt(leased))
@@ -284,39 +228,6 @@ def _due(
     if others:
         return union_all(first, *others).order_by("place_as_written", "id").limit(limit)
     return first.order_by(*request.oldest_first).limit(limit)
-
-
-def _whole_row(request: ClaimRequest) -> list[ColumnElement[Any]]:
-    # By names of ours: a column of the host's may be called like one of those above.
-    leased = request.leased
-    columns = leased.attributes.values() if request.with_rows else ()
-    # What is there in these is read otherwise, or not at all.
-    names = ("lock_token", "lock_expires_at", *(("attempts",) if leased.has_schedule else ()))
-    as_written = {
-        leased.key,
-        *(leased.column(name) for name in names),
-        *times_read(leased).values(),
-    }
-    large = {id(column) for column in _large_of(request)}
-    as_read = (
-        type_coerce(column, Text)
-        if column in as_written
-        else case((_is_small(column), column))
-        if id(column) in large
-        else column
-        for column in columns
-    )
-    return [column.label(f"rowlock_row_{number}") for number, column in enumerate(as_read)]
-
-
-def _large_of(request: ClaimRequest) -> list[Column[Any]]:
-    columns = request.leased.attributes.values() if request.with_rows else ()
-    kept = request.leased.kept_columns
-    return [column for column in columns if column not in kept and keeps_large(column)]
-
-
-def _is_small(column: Column[Any]) -> ColumnElement[bool]:
-    return is_small(func.length(column))
 
 
 def _ranges(leased: LeasedTable, key_range: Range) -> list[ColumnElement[bool]]:
@@ -337,31 +248,21 @@ def _ranges(leased: LeasedTable, key_range: Range) -> list[ColumnElement[bool]]:
             return [and_(place == after_place, key > after_key), place > after_place]
 
 
-def _leasing(request: ClaimRequest, *, together: bool) -> Update:
-    """Return the statement that leases rows by their keys as written, since another row's key may
-    be the same value in another shape: all of a JSON text, or one.
+def _leasing(request: ClaimRequest) -> Update:
+    """Return the statement that leases a row by its key as written, since another row's key may be
+    the same value in another shape.
     """
-    leased, has_schedule = request.leased, request.leased.has_schedule
-    slots = _lease_slots(leased)
-    given: dict[str, ColumnElement[Any]] = {
-        name: bindparam(f"rowlock_{name}", type_=type_) for name, type_ in slots
-    }
-    if together:
-        given = dict(_json_rows(slots).c)
+    leased = request.leased
     values = leased_values(
         leased,
-        token=given["token"],
+        token=bindparam("rowlock_token", type_=leased.column("lock_token").type),
         owner=request.owner,
         expires_at=bindparam("rowlock_expiry", type_=UtcDateTime),
     )
-    if has_schedule:
-        values[leased.column("attempts")] = given["attempts"]
-    return update(leased.table).where(written_key(leased) == given["key"]).values(values)
-
-
-def _lease_slots(leased: LeasedTable) -> list[Slot]:
-    slots: list[Slot] = [("key", NullType()), ("token", leased.column("lock_token").type)]
-    return [*slots, ("attempts", Integer())] if leased.has_schedule else slots
+    if leased.has_schedule:
+        values[leased.column("attempts")] = bindparam("rowlock_attempts", type_=Integer)
+    key = bindparam("rowlock_key", type_=NullType())
+    return update(leased.table).where(written_key(leased) == key).values(values)
 
 
 def _json_rows(slots: Sequence[Slot]) -> FromClause:
@@ -400,28 +301,20 @@ class SqliteLeases(LeaseDialect):
         found = await _read_due(connection, request, held, own_rows=own_rows)
         if not found:
             return []
-        values = _Values.of(request, connection.dialect)
-        now = values.read_place(found[0][0].now)
-        assert now is not None
         in_crowd = own_rows.total + len(found) > FEW_MAX
-        claimed = [
-            _claimed(request, row, values, key=key, now=now, in_crowd=in_crowd)
-            for row, key in found
-        ]
+        claimed = [_claimed(request, row, key=key, in_crowd=in_crowd) for row, key in found]
         claimed = await count_deaths(connection, request, claimed, own_rows=own_rows)
-        slots, expiry = _lease_slots(request.leased), {"rowlock_expiry": now + request.lock_timeout}
-        columns: list[list[Any]] = [[due.id for due, _ in found]]
-        columns += [[row.lock_token for row in claimed], [row.attempts for row in claimed]]
-        given = as_json([type_ for _, type_ in slots], columns[: len(slots)])
-        statement = request.prepared(
-            (_leasing, given is None), lambda: _leasing(request, together=given is not None)
-        )
-        if given is not None:
-            await connection.execute(statement, {"rowlock_held": given} | expiry)
-            return claimed
-        names = [f"rowlock_{name}" for name, _ in slots]
-        each = [dict(zip(names, row, strict=False)) | expiry for row in zip(*columns, strict=True)]
-        await connection.execute(statement, each)
+        leasing = request.prepared(_leasing, lambda: _leasing(request))
+        each = [
+            {
+                "rowlock_key": due.id,
+                "rowlock_token": row.lock_token,
+                "rowlock_attempts": row.attempts,
+                "rowlock_expiry": row.lock_expires_at,
+            }
+            for (due, _), row in zip(found, claimed, strict=True)
+        ]
+        await connection.execute(leasing, each)
         return claimed
 
     async def release_claim(self, connection: AsyncConnection, request: ClaimRequest) -> None:
@@ -491,7 +384,8 @@ class SqliteLeases(LeaseDialect):
         if (is_document := is_unchanged_document(column, value)) is not None:
             return is_document
         given = literal(value, column.type)
-        return same_time(column, given) if is_time(column) else column.is_not_distinct_from(given)
+        is_time = isinstance(as_there(column.type), DateTime)
+        return same_time(column, given) if is_time else column.is_not_distinct_from(given)
 
     async def kept_as(
         self, connection: AsyncConnection, column: Column[Any], values: Iterable[datetime]

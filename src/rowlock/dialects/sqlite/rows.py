@@ -54,8 +54,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import TypeEngine
 
 from rowlock.dialects.contract import BulkDialect, RowDialect, Unique
-from rowlock.rows.expressions import may_be_large
-from rowlock.rows.leased_table import innermost, is_ours, keeps_time
+from rowlock.rows.leased_table import innermost, is_ours
 
 # ---------------------------------------------------------------- column kinds
 
@@ -65,7 +64,7 @@ _PLAIN = (Boolean, Date, DateTime, Float, Integer, Numeric, String, Uuid)
 
 def is_read_alike(type_: TypeEngine[Any]) -> bool:
     """Return whether a value of the type is the same, in Python, whenever it is read."""
-    return isinstance(innermost(type_, _dialect()), _PLAIN) and is_ours(type_, _dialect())
+    return isinstance(as_there(type_), _PLAIN) and is_ours(type_, _dialect())
 
 
 _SCALARS = frozenset({NoneType, bool, float, int, str})
@@ -107,19 +106,15 @@ def is_unchanged_document(column: Column[Any], value: object) -> ColumnElement[b
 
     JSON's null is read as SQL's.
     """
-    if not isinstance(innermost(column.type, _dialect()), JSON):
+    if not isinstance(as_there(column.type), JSON):
         return None
     if value is None:
         return or_(column.is_(null()), type_coerce(column, Text) == "null")
     return _is_same_document(column, value)
 
 
-def is_time(column: Column[Any]) -> bool:
-    return keeps_time(column.type, _dialect())
-
-
-def keeps_large(column: Column[Any]) -> bool:
-    return may_be_large(innermost(column.type, _dialect()))
+def as_there(type_: TypeEngine[Any]) -> TypeEngine[Any]:
+    return innermost(type_, _dialect())
 
 
 def _is_same_document(column: Column[Any], value: object) -> ColumnElement[bool]:
@@ -192,7 +187,13 @@ class SqliteRows(RowDialect):
         return f"strftime({_format(compiler)}, {written})"
 
     def is_no_time(self, written: str, compiler: SQLCompiler) -> str:
-        return f"({written} IS NOT NULL AND strftime({_format(compiler)}, {written}) IS NULL)"
+        """SQLite takes a number for a day, and carries the 30th of February into March; Python does
+        neither.
+        """
+        shape = _escaped("'%Y-%m-%d'", compiler)
+        day = f"strftime({shape}, substr({written}, 1, 16))"
+        is_none = f"strftime({_format(compiler)}, {written}) IS NULL"
+        return f"({written} IS NOT NULL AND ({is_none} OR {day} IS NOT substr({written}, 1, 10)))"
 
     def is_unreadable_time(self, written: str, compiler: SQLCompiler) -> str:
         return self.is_no_time(written, compiler)

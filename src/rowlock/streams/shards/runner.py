@@ -454,7 +454,7 @@ class FlowRunner:
             raise
         finally:
             self._is_running = False
-            if not self.context.stop.is_given:
+            if not self.context.stop.is_set():
                 leaving.cancel()
             await asyncio.wait([leaving])
 
