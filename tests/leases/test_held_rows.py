@@ -14,7 +14,6 @@ from sqlalchemy.orm import make_transient_to_detached
 from rowlock import PipelineItem
 from rowlock.clock import monotonic
 from rowlock.errors import LeaseLost, OutcomeError, PipelineError
-from rowlock.leases.acquire import Acquired
 from rowlock.leases.item import HeldRows
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase, virtual_time
@@ -38,7 +37,7 @@ def detached(model: type[Any], key: object) -> Any:
 
 def holding(*keys: Any, leased: LeasedTable = VOLUMES) -> HeldRows:
     held = HeldRows()
-    held.may_hold(leased, Acquired(keys, {}))
+    held.may_hold(leased, dict.fromkeys(keys))
     held.holds(leased, {key: {} for key in keys})
     return held
 
@@ -49,19 +48,19 @@ def test_what_may_be_held_counts() -> None:
     """
     held = HeldRows()
     assert (len(held), bool(held)) == (0, False)
-    held.may_hold(VOLUMES, Acquired((ONE, OTHER), {}))
-    held.may_hold(VOLUMES, Acquired((OTHER,), {}))
-    held.may_hold(RUNS, Acquired((1,), {}))
+    held.may_hold(VOLUMES, dict.fromkeys((ONE, OTHER)))
+    held.may_hold(VOLUMES, dict.fromkeys((OTHER,)))
+    held.may_hold(RUNS, dict.fromkeys((1,)))
     assert (len(held), bool(held)) == (3, True)
-    assert held.count_with(VOLUMES, Acquired((OTHER, THIRD), {})) == 4
-    assert held.count_with(RUNS, Acquired((1, 2, 3), {})) == 5
-    assert held.count_with(ATTACHMENTS, Acquired((ONE,), {})) == 4
+    assert held.count_with(VOLUMES, dict.fromkeys((OTHER, THIRD))) == 4
+    assert held.count_with(RUNS, dict.fromkeys((1, 2, 3))) == 5
+    assert held.count_with(ATTACHMENTS, dict.fromkeys((ONE,))) == 4
 
 
 def test_what_may_be_held_is_not_known() -> None:
     """A result would rest on rows of which nobody knows whether they were locked."""
     held = HeldRows()
-    held.may_hold(VOLUMES, Acquired((ONE, OTHER), {ONE: "Me"}))
+    held.may_hold(VOLUMES, {ONE: "Me", OTHER: None})
     assert (list(held.known()), held.is_known(VOLUMES, ONE)) == ([], False)
     held.holds(VOLUMES, {ONE: {}})
     assert list(held.known()) == [(VOLUMES, (ONE,))]
@@ -69,7 +68,7 @@ def test_what_may_be_held_is_not_known() -> None:
         held.is_known(leased, key)
         for leased, key in ((VOLUMES, ONE), (VOLUMES, OTHER), (RUNS, ONE))
     ] == [True, False, False]
-    assert list(held.perhaps()) == [(VOLUMES, Acquired((ONE, OTHER), {ONE: "Me"}))]
+    assert list(held.perhaps()) == [(VOLUMES, {ONE: "Me", OTHER: None})]
 
 
 def test_a_call_that_found_no_rows_leaves_nothing_to_free() -> None:
@@ -82,7 +81,7 @@ def test_what_was_read_is_told_apart_by_table_and_key() -> None:
     """A row would be held against the values of another one."""
     held, status = HeldRows(), VOLUMES.column("status")
     for leased, key, value in ((VOLUMES, ONE, "a"), (VOLUMES, OTHER, "b"), (ATTACHMENTS, ONE, "c")):
-        held.may_hold(leased, Acquired((key,), {}))
+        held.may_hold(leased, dict.fromkeys((key,)))
         held.holds(leased, {key: {status: value}})
     seen = [
         held.as_read(leased, key)[status]
@@ -99,7 +98,7 @@ def test_what_was_read_is_told_apart_by_table_and_key() -> None:
 def test_a_row_is_found_by_itself_or_by_its_key(named: Any) -> None:
     """A host could not say what is to be written to a row that it holds."""
     held = holding(7, leased=RUNS)
-    held.may_hold(VOLUMES, Acquired((ONE, OTHER), {}))
+    held.may_hold(VOLUMES, dict.fromkeys((ONE, OTHER)))
     held.holds(VOLUMES, {ONE: {}, OTHER: {}})
     assert held.find(named) == (VOLUMES, OTHER)
 

@@ -12,7 +12,6 @@ from sqlalchemy import delete
 from rowlock import PipelineItem
 from rowlock.errors import LeaseLost
 from rowlock.leases import related as related_rows_module
-from rowlock.leases.acquire import Acquired
 from rowlock.leases.apply import RelatedWrite
 from rowlock.leases.related import lock_held_related, release_related, renew_related, write_related
 from rowlock.rows.leased_table import LeasedTable
@@ -85,7 +84,7 @@ async def test_an_item_that_may_hold_a_row_is_not_missing_it(database: Temporary
     async with at_work(database, GatheringPipeline()) as (steps, _):
         [item] = steps.queued
         [row, *_] = await attachments_of(database)
-        item.held_rows().may_hold(ATTACHMENTS, Acquired((row.id,), {}))
+        item.held_rows().may_hold(ATTACHMENTS, dict.fromkeys((row.id,)))
         assert (
             await transact(database, lambda c: renew_related(c, [item], lock_timeout=LOCK_TIMEOUT))
             == frozenset()

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
@@ -107,19 +107,19 @@ class RowDialect(ABC):
     alters_defaults: bool
     concurrently: dict[str, Any] | None
 
-    @abstractmethod
     def reads_utc(self, driver: str) -> bool:
         """Whether a driver, by SQLAlchemy's name, gives times in UTC: aware ones, and naive ones
         for the infinite.
         """
+        return False
 
     @abstractmethod
     def now(self, compiler: SQLCompiler) -> str:
         """Return the time of the transaction: no later than its statements."""
 
-    @abstractmethod
     def instant(self, compiler: SQLCompiler) -> str:
         """Return the time at this very moment."""
+        return self.now(compiler)
 
     @abstractmethod
     def due_at_once(self, compiler: SQLCompiler) -> str:
@@ -145,21 +145,21 @@ class RowDialect(ABC):
     def is_no_time(self, written: str, compiler: SQLCompiler) -> str:
         """Whether what is written is no time for Python, infinite ones apart; never null."""
 
-    @abstractmethod
     def is_unreadable_time(self, written: str, compiler: SQLCompiler) -> str:
         """Return whether the compiler's driver cannot read what is written; never null."""
+        return self.is_no_time(written, compiler)
 
-    @abstractmethod
     def is_beyond_time(self, written: str, compiler: SQLCompiler) -> str:
         """Whether what is written is behind all of Python's times, or none; never null."""
+        return self.is_no_time(written, compiler)
 
     def type_of(self, column: Column[Any]) -> ColumnElement[str | None]:
         """Return a column's type in the table, reading no row; null if types do not matter."""
         return literal(None, Text)
 
-    @abstractmethod
     def nulls_first(self, column: str) -> str:
-        """Return a column of an index whose nulls come first."""
+        """Return a column of an index whose nulls come first, if they do not by themselves."""
+        return column
 
     @abstractmethod
     def empty_object(self) -> str:
@@ -171,9 +171,9 @@ class RowDialect(ABC):
     ) -> Executable:
         """Return an INSERT that returns the row; none if the unique index has it."""
 
-    @abstractmethod
     def set_fillfactor(self, table: str, percent: int | None) -> str | None:
-        """Return the statement that leaves room in a quoted table's pages, or None."""
+        """Return the statement that leaves room in a quoted table's pages, if there is one."""
+        return None
 
 
 ROWS: DialectPart[RowDialect] = DialectPart("rows", RowDialect)
@@ -206,25 +206,27 @@ class TransactionDialect(ABC):
     claims_at_once: int | None
     is_ended_by_server: bool
 
-    @abstractmethod
     def hastened(self, connection: AsyncConnection) -> AbstractContextManager[None]:
         """Let statements take fewer turns between threads in the block."""
+        return nullcontext()
 
-    @abstractmethod
     def is_begun_before(self, error: Exception) -> bool:
         """Whether AUTOCOMMIT was refused since a listener had begun a transaction."""
+        return False
 
-    @abstractmethod
     async def begin_writing(self, connection: AsyncConnection, *, wait_s: float) -> None:
-        """Make it a transaction that may write, first of all; waits `wait_s` at most."""
+        """Make it a transaction that may write, first of all, where not every one may; waits
+        `wait_s` at most.
+        """
 
-    @abstractmethod
     def bound_waits(self, pool: Pool, wait: timedelta) -> None:
         """Bound lock waits that nothing can cancel, for connections opened from now on."""
 
-    @abstractmethod
     def roll_back_before_cancel(self, driver: Any) -> asyncio.Task[bool] | None:
-        """Begin to roll back, on its own loop, if cancelling comes later."""
+        """Begin to roll back, on its own loop, where cancelling alone would not free what the
+        transaction holds.
+        """
+        return None
 
     @abstractmethod
     async def end_stalled(
@@ -240,7 +242,6 @@ class TransactionDialect(ABC):
         here.
         """
 
-    @abstractmethod
     async def close_stalled(self, driver: Any) -> None:
         """Close the driver's connection of a transaction that was ended, if another loop may."""
 
@@ -357,7 +358,6 @@ class LockDialect(ABC):
     ) -> bool:
         """Lock all rows or none until the transaction ends; False if not in time."""
 
-    @abstractmethod
     async def queue_to_write(
         self,
         session: AsyncSession,
@@ -375,8 +375,8 @@ class LockDialect(ABC):
         Raises:
             LockWaitTimeout: it took longer than `timeout_s`.
         """
+        return False
 
-    @abstractmethod
     def leave_queue(self, session: AsyncSession, name: str) -> None:
         """Let the next one write; only if `queue_to_write` joined and nothing was written."""
 
@@ -403,9 +403,9 @@ def locks_of(connection: AsyncConnection | AsyncSession) -> LockDialect:
 class LeaseDialect(ABC):
     """One database's claims and renewals, in the connection's transaction; not `excluding`."""
 
-    @abstractmethod
     def excluding(self, leased: LeasedTable) -> AbstractAsyncContextManager[frozenset[Any]]:
         """Hold off the lockset's holders in this process; gives the keys that they hold."""
+        return nullcontext(frozenset())
 
     @abstractmethod
     async def claim(
@@ -413,7 +413,6 @@ class LeaseDialect(ABC):
     ) -> list[ClaimedRow]:
         """Lease the rows that `request` describes, save those of `held`; oldest first."""
 
-    @abstractmethod
     async def release_claim(self, connection: AsyncConnection, request: ClaimRequest) -> None:
         """Release the rows of a claim that was committed and whose answer could not be read, as
         they were before; one that is locked at the moment is left to its expiry.
@@ -442,9 +441,9 @@ class LeaseDialect(ABC):
     def takes_arrays(self, slots: Sequence[Slot]) -> bool:
         """Return whether `unnested` can give values of these types."""
 
-    @abstractmethod
     def reads_alike(self, slots: Sequence[Slot]) -> bool:
         """Whether values of these types are the same, in Python, whenever they are read."""
+        return False
 
     @abstractmethod
     def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> FromClause:
@@ -477,11 +476,11 @@ class LeaseDialect(ABC):
     def is_unchanged(self, column: Column[Any], value: object) -> ColumnElement[bool]:
         """Return the condition that `column` has `value`, nulls being equal."""
 
-    @abstractmethod
     async def kept_as(
         self, connection: AsyncConnection, column: Column[Any], values: Iterable[datetime]
     ) -> list[ColumnElement[Any]]:
         """Return `values` as `column` keeps what was written of them."""
+        return [literal(value, column.type) for value in values]
 
     @abstractmethod
     async def is_served_by(

@@ -5,7 +5,7 @@ every database declares an abstract class and, beside it, the `DialectPart` that
 implementations. So the room knows no database, an implementation may know every room below it, and
 what belongs to a database that a process does not use is never imported.
 
-Not here: what is asked. Each abstract class stands in the room that asks it; `PARTS` says where.
+Not here: what is asked. Each abstract class stands in the room that asks it.
 
 Source: SQLAlchemy, `sqlalchemy.dialects.registry`.
 """
@@ -28,21 +28,6 @@ ENTRY_POINTS = "rowlock.dialects"
 
 PartT = TypeVar("PartT")
 
-PARTS = {
-    "locker": "rowlock.locks.locker.ResourceLocker",
-    "locks": "rowlock.dialects.contract.LockDialect",
-    "transactions": "rowlock.dialects.contract.TransactionDialect",
-    "faults": "rowlock.dialects.contract.FaultDialect",
-    "channels": "rowlock.dialects.contract.ChannelDialect",
-    "leases": "rowlock.dialects.contract.LeaseDialect",
-    "rows": "rowlock.dialects.contract.RowDialect",
-    "bulk": "rowlock.dialects.contract.BulkDialect",
-    "streams": "rowlock.streams.dialects.stream_dialect.StreamDialect",
-    "folds": "rowlock.streams.dialects.stream_dialect.FoldDialect",
-    "insight": "rowlock.insight.insight_dialect.InsightDialect",
-}
-"""What a dialect consists of: the name of each part, and the abstract class that it implements."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dialect:
@@ -52,7 +37,7 @@ class Dialect:
         name: SQLAlchemy's name of it, such as ``engine.dialect.name``.
         drivers: top-level packages of its drivers, such as ``aiosqlite``: an exception of theirs is
             the database's.
-        parts: for each name of `PARTS`, where the class is that implements it:
+        parts: for the name of each `DialectPart`, where the class is that implements it:
             ``"package.module:Class"``. It is made without arguments, once, when it is first asked
             for.
         has_partial_indexes: whether ``Index`` takes ``<name>_where``; without, an index holds
@@ -64,26 +49,9 @@ class Dialect:
     parts: Mapping[str, str]
     has_partial_indexes: bool = False
 
-    def load(self, part: str) -> object:
-        """Import one part and make it.
-
-        Raises:
-            UnsupportedDialectError: the dialect has no such part.
-        """
-        if part not in self.parts:
-            raise UnsupportedDialectError(
-                f"the dialect {self.name!r} lacks {part!r}; name a class for it, an implementation"
-                f" of {PARTS[part]}",
-                dialect_name=self.name,
-            )
-        module, _, attribute = self.parts[part].partition(":")
-        return getattr(import_module(module), attribute)()
-
 
 class DialectPart(Generic[PartT]):
-    """The implementations of `kind`, an abstract class, for each database; `name` is one of
-    `PARTS`.
-    """
+    """The implementations of `kind`, an abstract class, for each database."""
 
     def __init__(self, name: str, kind: type[Any]) -> None:
         self._name, self._kind = name, kind
@@ -106,11 +74,20 @@ class DialectPart(Generic[PartT]):
         return self.on(connection.dialect.name)
 
     def _load(self, dialect_name: str) -> PartT:
-        made = dialect_named(dialect_name).load(self._name)
-        if not isinstance(made, self._kind):
+        parts, kind = dialect_named(dialect_name).parts, self._kind
+        wanted = f"{kind.__module__}.{kind.__qualname__}"
+        if self._name not in parts:
+            raise UnsupportedDialectError(
+                f"the dialect {dialect_name!r} lacks {self._name!r}; name a class for it, an"
+                f" implementation of {wanted}",
+                dialect_name=dialect_name,
+            )
+        module, _, attribute = parts[self._name].partition(":")
+        made = getattr(import_module(module), attribute)()
+        if not isinstance(made, kind):
             raise UnsupportedDialectError(
                 f"{self._name!r} of the dialect {dialect_name!r} is a {type(made).__name__}; derive"
-                f" it from {PARTS[self._name]}",
+                f" it from {wanted}",
                 dialect_name=dialect_name,
             )
         return self._loaded.setdefault(dialect_name, cast("PartT", made))

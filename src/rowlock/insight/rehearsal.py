@@ -51,7 +51,6 @@ from rowlock.database.pools import SeparatePool
 from rowlock.errors import ConfigurationError, PipelineError
 from rowlock.insight.insight_dialect import INSIGHT
 from rowlock.insight.shown import iso, shown
-from rowlock.leases.acquire import Acquired
 from rowlock.leases.claim import load_rows
 from rowlock.leases.related import RelatedLocker
 from rowlock.pipelines.attempt import Ended, Result
@@ -228,8 +227,8 @@ class ReadingLocker:
             where = where & (leased.attribute(leased.key_name) != item.id)
         async with item.session() as session:
             rows = await _rows(session, model, where)
-        keys = tuple(getattr(row, leased.key_name) for row in rows)
-        item.held_rows().may_hold(leased, Acquired(keys, {}))
+        keys = [getattr(row, leased.key_name) for row in rows]
+        item.held_rows().may_hold(leased, dict.fromkeys(keys))
         item.held_rows().holds(leased, {key: {} for key in keys})
         return rows
 

@@ -10,9 +10,9 @@ Used for related rows of an item (``leases/related.py``) and for rows that a ser
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy import Column, ColumnElement, case, func, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
@@ -34,15 +34,10 @@ ACQUIRED_ROWS_MAX = 10_000
 """Most rows that are acquired at once; a statement of SQLite has room for some 32,000 values."""
 
 
-@dataclass(frozen=True, slots=True)
-class AcquireRequest:
-    """Lease every row where `where` holds, under `token`, for `owner`, until `expires_at`."""
-
-    leased: LeasedTable
-    where: ColumnElement[bool]
-    token: Any
-    owner: str
-    expires_at: Any
+NewLease: TypeAlias = tuple[Any, str, Any]
+"""Token, owner and expiry."""
+Acquired: TypeAlias = dict[Any, str | None]
+"""Keys that were acquired, in order; of a row that another pipeline had reserved, with its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +53,14 @@ class Renewed:
     lost: frozenset[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Acquired:
-    """Keys that were acquired, in order; and the reservations of reserved rows."""
-
-    keys: tuple[Any, ...]
-    reset_by: dict[Any, str]
-
-
 async def acquire(
-    connection: AsyncConnection, request: AcquireRequest, in_lockset: frozenset[Any]
+    connection: AsyncConnection,
+    leased: LeasedTable,
+    where: ColumnElement[bool],
+    lease: NewLease,
+    in_lockset: frozenset[Any],
 ) -> Acquired:
-    """Lease all rows that `request` describes; joins the caller's transaction, which may write.
+    """Lease all rows of `where`; joins the caller's transaction, which may write.
 
     Rows that the same token holds already are among them: their leases are renewed. Keys
     `in_lockset` are held by others in this process.
@@ -79,15 +70,13 @@ async def acquire(
         PipelineError: there are more than `ACQUIRED_ROWS_MAX`.
         ModelError: their keys are objects that are not equal where their values are.
     """
-    leased = request.leased
-    key, token, owner = (
-        leased.attribute(name) for name in (leased.key_name, "lock_token", "lock_owner")
-    )
+    token, owner, expires_at = lease
+    key, lock_owner = leased.attribute(leased.key_name), leased.attribute("lock_owner")
     to_be_had = (
-        select(key, case((token.is_(None), owner)))
+        select(key, case((leased.attribute("lock_token").is_(None), lock_owner)))
         .where(
-            request.where,
-            is_lockable(leased, request.token),
+            where,
+            is_lockable(leased, token),
             key.not_in(in_lockset) if in_lockset else true(),
         )
         .order_by(key)
@@ -95,43 +84,44 @@ async def acquire(
         .with_for_update(key_share=True, skip_locked=True, of=leased.model)
     )
     found = {row[0]: row[1] for row in (await connection.execute(to_be_had)).all()}
-    keys = tuple(found)
-    check_keys(leased, keys)
-    if len(keys) > ACQUIRED_ROWS_MAX:
+    check_keys(leased, found)
+    if len(found) > ACQUIRED_ROWS_MAX:
         raise PipelineError(
             f"more than {ACQUIRED_ROWS_MAX} rows of {leased.name} are to be locked at once; narrow"
             " the condition"
         )
-    all_of_them = select(func.count()).select_from(leased.model).where(request.where)
-    missing = await connection.scalar(all_of_them.where(key.not_in(keys))) or 0
+    all_of_them = select(func.count()).select_from(leased.model).where(where)
+    missing = await connection.scalar(all_of_them.where(key.not_in(found))) or 0
     if missing:
         raise RelatedLockUnavailable(
-            model=leased.name, wanted=len(keys) + missing, available=len(keys)
+            model=leased.name, wanted=len(found) + missing, available=len(found)
         )
-    if keys:
-        values = leased_values(
-            leased, token=request.token, owner=request.owner, expires_at=request.expires_at
-        )
-        await connection.execute(update(leased.table).where(leased.key.in_(keys)).values(values))
-    return Acquired(keys, {key: owner for key, owner in found.items() if owner is not None})
+    if found:
+        values = leased_values(leased, token=token, owner=owner, expires_at=expires_at)
+        await connection.execute(update(leased.table).where(leased.key.in_(found)).values(values))
+    return found
+
+
+def needed_options(leased: LeasedTable, compared: Sequence[Column[Any]]) -> list[LoaderOption]:
+    """Return options that load what an outcome is planned from, and what it is `compared` with.
+
+    They stand last, so that a host's `load_only` cannot leave it out.
+    """
+    others = (leased.mapper.get_property_by_column(column).key for column in compared)
+    return [undefer(leased.attribute(name)) for name in (*leased.lease_columns, *others)]
 
 
 async def read_acquired(
     session: AsyncSession,
     leased: LeasedTable,
-    keys: Sequence[Any],
+    keys: Iterable[Any],
     *,
     compared: Sequence[Column[Any]] = (),
-    options: Sequence[LoaderOption] = (),
 ) -> list[Any]:
     """Return the rows of `keys`, detached, in their order; joins the caller's transaction."""
     key = leased.attribute(leased.key_name)
-    names = [
-        *leased.lease_columns,
-        *(leased.mapper.get_property_by_column(column).key for column in compared),
-    ]
-    needed = [undefer(leased.attribute(name)) for name in names]
-    statement = select(leased.model).where(key.in_(keys)).order_by(key).options(*options, *needed)
+    statement = select(leased.model).where(key.in_(keys)).order_by(key)
+    statement = statement.options(*needed_options(leased, compared))
     rows = await _rows_of(session, leased, statement)
     session.expunge_all()
     return rows
@@ -142,7 +132,9 @@ async def _rows_of(session: AsyncSession, leased: LeasedTable, statement: Any) -
     return list((await execute(session, statement, bind_arguments=bind)).scalars().unique())
 
 
-async def read_fresh(session: AsyncSession, leased: LeasedTable, keys: Sequence[Any]) -> list[Any]:
+async def read_fresh(
+    session: AsyncSession, leased: LeasedTable, keys: Collection[Any]
+) -> list[Any]:
     """Return the rows of `keys` as they are now, attached, in order; joins the transaction."""
     key = leased.attribute(leased.key_name)
     statement = select(leased.model).where(key.in_(keys)).order_by(key)
@@ -150,12 +142,12 @@ async def read_fresh(session: AsyncSession, leased: LeasedTable, keys: Sequence[
     return await _rows_of(session, leased, fresh)
 
 
-def held_under(leased: LeasedTable, keys: Sequence[Any], token: object) -> ColumnElement[bool]:
+def held_under(leased: LeasedTable, keys: Collection[Any], token: object) -> ColumnElement[bool]:
     return leased.key.in_(keys) & (leased.column("lock_token") == token)
 
 
 async def lock_held(
-    session: AsyncSession, leased: LeasedTable, keys: Sequence[Any], *, token: object
+    session: AsyncSession, leased: LeasedTable, keys: Collection[Any], *, token: object
 ) -> tuple[frozenset[Any], frozenset[Any]]:
     """Keep rows with `token` as they are until the caller's transaction ends; joins it. Returns
     their keys, and those of rows that are there and no longer held.
@@ -176,7 +168,7 @@ async def lock_held(
 async def renew_keys(
     connection: AsyncConnection,
     leased: LeasedTable,
-    keys: Sequence[Any],
+    keys: Collection[Any],
     *,
     token: object,
     expires_at: object,
@@ -195,7 +187,7 @@ async def renew_keys(
 
 
 async def existing(
-    connection: AsyncConnection, leased: LeasedTable, keys: Sequence[Any]
+    connection: AsyncConnection, leased: LeasedTable, keys: Collection[Any]
 ) -> frozenset[Any]:
     """Return those of `keys` that have a row; joins the caller's transaction."""
     found = await connection.scalars(select(leased.key).where(leased.key.in_(keys)))
@@ -206,10 +198,8 @@ async def release_keys(
     connection: AsyncConnection, leased: LeasedTable, acquired: Acquired, *, token: object
 ) -> None:
     """Release rows that still carry `token`, to their reservations; joins the transaction."""
-    by_owner: dict[str | None, list[Any]] = {}
-    for key in acquired.keys:
-        by_owner.setdefault(acquired.reset_by.get(key), []).append(key)
-    for owner, keys in by_owner.items():
+    for owner in set(acquired.values()):
+        keys = [key for key, reserved_by in acquired.items() if reserved_by == owner]
         values = without_onupdate(leased, unlocked_values(leased, owner=owner))
         ours = held_under(leased, keys, token)
         await connection.execute(update(leased.table).where(ours).values(values))

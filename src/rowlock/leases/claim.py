@@ -33,7 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.engine.result import IteratorResult, SimpleResultMetaData
 from sqlalchemy.exc import NoResultFound
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
-from sqlalchemy.orm import ORMExecuteState, Session, undefer
+from sqlalchemy.orm import ORMExecuteState, Session
 from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock.clock import monotonic
@@ -42,6 +42,7 @@ from rowlock.database.pools import claim_slot
 from rowlock.database.transaction import bind_of, in_transaction
 from rowlock.dialects.contract import LEASES
 from rowlock.execution import execute
+from rowlock.leases.acquire import needed_options
 from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Position, lockset_guard
 from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.leases.keys import check_keys
@@ -193,11 +194,8 @@ async def load_rows(
     dialect = LEASES.on(bind.dialect.name)
 
     def build() -> Select[Any]:
-        others = (leased.mapper.get_property_by_column(column).key for column in compared)
-        names = [*leased.lease_columns, *others]
-        # Last, so that a host's load_only cannot leave out what the outcome is planned from.
-        needed = [undefer(leased.attribute(name)) for name in names]
-        return select(leased.model).where(dialect.matches_leases(leased)).options(*options, *needed)
+        found = select(leased.model).where(dialect.matches_leases(leased))
+        return found.options(*options, *needed_options(leased, compared))
 
     # Options are the host's, made anew each time.
     statement = build() if options else leased.prepared((load_rows, dialect, *compared), build)

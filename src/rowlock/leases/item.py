@@ -30,10 +30,9 @@ from sqlalchemy.orm import InstanceState, Mapped, ORMExecuteState, Session, Sess
 from rowlock.clock import monotonic
 from rowlock.errors import LeaseLost, OutcomeError, PipelineError
 from rowlock.leases.acquire import Acquired, lock_held, read_fresh
+from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.leased_table import LeasedTable, ModelT_co, changed_attributes
 from rowlock.rows.updates import Values, columns_written
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -49,10 +48,8 @@ class HeldRows:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     rows: list[Any] = field(default_factory=list)
     _tables: dict[type, LeasedTable] = field(default_factory=dict)
-    _known: dict[type, dict[Any, None]] = field(default_factory=dict)
-    _perhaps: dict[type, dict[Any, None]] = field(default_factory=dict)
-    _reset_by: dict[type, dict[Any, str]] = field(default_factory=dict)
-    _as_read: dict[type, dict[Any, dict[Column[Any], Any]]] = field(default_factory=dict)
+    _known: dict[type, dict[Any, ColumnValues]] = field(default_factory=dict)
+    _perhaps: dict[type, Acquired] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return sum(map(len, self._perhaps.values()))
@@ -64,22 +61,24 @@ class HeldRows:
 
     def count_with(self, leased: LeasedTable, acquired: Acquired) -> int:
         """Return how many rows there would be with those of `acquired`."""
-        return len(self) + len(set(acquired.keys) - self._perhaps.get(leased.model, {}).keys())
+        return len(self) + len(acquired.keys() - self._perhaps.get(leased.model, {}).keys())
 
     def may_hold(self, leased: LeasedTable, acquired: Acquired) -> None:
         """Called before the transaction that locks the rows is committed."""
         self._tables = self._tables | {leased.model: leased}
-        self._reset_by = _added(self._reset_by, leased.model, acquired.reset_by)
-        self._perhaps = _added(self._perhaps, leased.model, dict.fromkeys(acquired.keys))
+        before = self._perhaps.get(leased.model, {})
+        # Under the item's own token no row shows who had reserved it.
+        more = {key: owner or before.get(key) for key, owner in acquired.items()}
+        self._perhaps = self._perhaps | {leased.model: before | more}
 
-    def holds(self, leased: LeasedTable, as_read: dict[Any, dict[Column[Any], Any]]) -> None:
+    def holds(self, leased: LeasedTable, as_read: dict[Any, ColumnValues]) -> None:
         """Called once rows are locked for certain, with values that must be unchanged."""
-        self._known = _added(self._known, leased.model, dict.fromkeys(as_read))
-        self._as_read.setdefault(leased.model, {}).update(as_read)
+        known = self._known.get(leased.model, {}) | as_read
+        self._known = self._known | {leased.model: known}
 
-    def as_read(self, leased: LeasedTable, key: object) -> dict[Column[Any], Any]:
+    def as_read(self, leased: LeasedTable, key: object) -> ColumnValues:
         """Return what a service must not have changed since the row was locked."""
-        return self._as_read[leased.model][key]
+        return self._known[leased.model][key]
 
     def find(self, named: object) -> tuple[LeasedTable, Any]:
         """Return table and key of a held row; `OutcomeError` if it is none, or not held."""
@@ -128,17 +127,7 @@ class HeldRows:
         return ((self._tables[model], tuple(keys)) for model, keys in self._known.items() if keys)
 
     def perhaps(self) -> Iterator[tuple[LeasedTable, Acquired]]:
-        return (
-            (self._tables[model], Acquired(tuple(keys), self._reset_by.get(model, {})))
-            for model, keys in self._perhaps.items()
-            if keys
-        )
-
-
-def _added(
-    tables: dict[type, dict[Any, T]], model: type, more: dict[Any, T]
-) -> dict[type, dict[Any, T]]:
-    return tables | {model: tables.get(model, {}) | more}
+        return ((self._tables[model], keys) for model, keys in self._perhaps.items() if keys)
 
 
 _LOST = float("-inf")

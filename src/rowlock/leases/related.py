@@ -16,7 +16,7 @@ resource".
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -36,7 +36,7 @@ from rowlock.errors import (
 )
 from rowlock.leases.acquire import (
     ACQUIRED_ROWS_MAX,
-    AcquireRequest,
+    Acquired,
     acquire,
     existing,
     held_under,
@@ -58,6 +58,11 @@ from rowlock.rows.leased_table import LeasedTable, ModelT
 logger = get_logger(__name__)
 
 
+def _may_hold(item: PipelineItem[Any]) -> Iterator[tuple[LeasedTable, Acquired, Any]]:
+    for leased, acquired in item.held.perhaps() if item.held is not None else ():
+        yield leased, acquired, leased.as_token(item.lock_token)
+
+
 async def lock_held_related(
     connection: AsyncConnection, item: PipelineItem[Any]
 ) -> frozenset[tuple[type, Any]]:
@@ -65,15 +70,14 @@ async def lock_held_related(
     joins the transaction. `LockWaitTimeout` if one is locked: the whole is to be tried again.
     """
     locked: set[tuple[type, Any]] = set()
-    for leased, acquired in item.held.perhaps() if item.held is not None else ():
-        token = leased.as_token(item.lock_token)
-        ours = select(leased.key).where(held_under(leased, acquired.keys, token))
+    for leased, acquired, token in _may_hold(item):
+        ours = select(leased.key).where(held_under(leased, acquired, token))
         unlocked = ours.with_for_update(key_share=True, skip_locked=True)
         mine = frozenset((await connection.scalars(unlocked)).all())
-        if len(mine) < len(acquired.keys):
+        if len(mine) < len(acquired):
             there = (await connection.scalars(ours)).all()
             if len(there) > len(mine):
-                raise LockWaitTimeout(namespace=leased.name, keys=acquired.keys, timeout_s=0.0)
+                raise LockWaitTimeout(namespace=leased.name, keys=tuple(acquired), timeout_s=0.0)
         locked |= {(leased.model, key) for key in mine}
     return frozenset(locked)
 
@@ -118,12 +122,10 @@ async def release_unlocked_related(
     """As `release_related`, for many items at once; locked rows are left to their expiry."""
     leases: dict[tuple[LeasedTable, str | None], list[Lease]] = {}
     for item in items:
-        for leased, acquired in item.held.perhaps() if item.held is not None else ():
-            token = leased.as_token(item.lock_token)
-            for key in acquired.keys:
+        for leased, acquired, token in _may_hold(item):
+            for key, owner in acquired.items():
                 # Rows that another pipeline had reserved go back to it.
-                group = leased, acquired.reset_by.get(key)
-                leases.setdefault(group, []).append((key, token))
+                leases.setdefault((leased, owner), []).append((key, token))
     dialect = LEASES.of(connection)
     for (leased, owner), pairs in leases.items():
         values = without_onupdate(leased, unlocked_values(leased, owner=owner))
@@ -134,8 +136,8 @@ async def release_unlocked_related(
 
 
 async def _release_all(connection: AsyncConnection, item: PipelineItem[Any]) -> None:
-    for leased, acquired in item.held.perhaps() if item.held is not None else ():
-        await release_keys(connection, leased, acquired, token=leased.as_token(item.lock_token))
+    for leased, acquired, token in _may_hold(item):
+        await release_keys(connection, leased, acquired, token=token)
 
 
 async def renew_related(
@@ -147,9 +149,8 @@ async def renew_related(
     leases: dict[LeasedTable, dict[tuple[Any, Any], Any]] = {}
     missing: set[Any] = set()
     for item in items:
-        for leased, acquired in item.held.perhaps() if item.held is not None else ():
-            token = leased.as_token(item.lock_token)
-            leases.setdefault(leased, {}).update({(key, token): item for key in acquired.keys})
+        for leased, acquired, token in _may_hold(item):
+            leases.setdefault(leased, {}).update({(key, token): item for key in acquired})
     for leased, holders in leases.items():
         for chunk in in_pieces(list(holders), LEASES_PER_STATEMENT_MAX):
             renewed = await renew_each(connection, leased, chunk, lock_timeout=lock_timeout)
@@ -213,6 +214,7 @@ class RelatedLocker:
             # Its own row is the item's anyway.
             where = where & (leased.attribute(leased.key_name) != item.id)
         held, intent = item.held_rows(), self._intent_of(leased)
+        token = leased.as_token(item.lock_token)
         async with held.lock:
             if item.is_settling or not item.is_trusted():
                 raise item.lease_lost()
@@ -221,22 +223,17 @@ class RelatedLocker:
             ) as in_lockset:
 
                 async def work(session: AsyncSession, connection: AsyncConnection) -> list[ModelT]:
-                    expires_at = await self._need_main(connection, item)
-                    request = AcquireRequest(
-                        leased,
-                        await as_seen(session, leased, where),
-                        leased.as_token(item.lock_token),
-                        owner,
-                        expires_at,
-                    )
-                    acquired = await acquire(connection, request, in_lockset)
+                    until = await self._need_main(connection, item)
+                    seen = await as_seen(session, leased, where)
+                    lease = token, owner, until
+                    acquired = await acquire(connection, leased, seen, lease, in_lockset)
                     if held.count_with(leased, acquired) > ACQUIRED_ROWS_MAX:
                         raise PipelineError(
                             f"an item holds at most {ACQUIRED_ROWS_MAX} related rows; lock fewer at"
                             " a time"
                         )
                     held.may_hold(leased, acquired)
-                    return await read_acquired(session, leased, acquired.keys, compared=intent)
+                    return await read_acquired(session, leased, acquired, compared=intent)
 
                 try:
                     rows = await self._again_if_aborted(item, leased, work)

@@ -32,7 +32,6 @@ from rowlock.hints import pipeline_hinter
 from rowlock.leases.acquire import (
     ACQUIRED_ROWS_MAX,
     Acquired,
-    AcquireRequest,
     Renewed,
     acquire,
     lock_held,
@@ -166,19 +165,19 @@ class HeldByService(Generic[ModelT]):
         )
 
     async def _acquire(self, lockset_wait: timedelta) -> None:
-        leased, expires_at = self._leased, database_time_after(timedelta(seconds=self._lease_s))
+        leased, until = self._leased, database_time_after(timedelta(seconds=self._lease_s))
+        lease = self.lock_token, self.lock_owner, until
         named = leased.attribute(leased.key_name).in_(self.keys)
         async with lockset_guard(self._session_factory, leased, timeout=lockset_wait) as in_lockset:
             sent_at = monotonic()
 
             async def work(session: AsyncSession, connection: AsyncConnection) -> Acquired:
                 seen = await as_seen(session, leased, named)
-                request = AcquireRequest(leased, seen, self.lock_token, self.lock_owner, expires_at)
-                self._acquired = await acquire(connection, request, in_lockset)
-                self.rows = await read_acquired(session, leased, self._acquired.keys)
+                self._acquired = await acquire(connection, leased, seen, lease, in_lockset)
+                self.rows = await read_acquired(session, leased, self._acquired)
                 return self._acquired
 
-            self.keys = (await self._transact(work, purpose="hold rows")).keys
+            self.keys = tuple(await self._transact(work, purpose="hold rows"))
         self._trust_from(sent_at)
 
     async def _renew(self) -> None:

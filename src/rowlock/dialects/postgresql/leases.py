@@ -8,8 +8,7 @@ holds up no other row.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
 from typing import Any
@@ -316,11 +315,6 @@ class _Named(UserDefinedType[Any]):
 
 
 class PostgresqlLeases(LeaseDialect):
-    @asynccontextmanager
-    async def excluding(self, leased: LeasedTable) -> AsyncIterator[frozenset[Any]]:
-        """Exclude none: row locks do it."""
-        yield frozenset()
-
     async def claim(
         self, connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any]
     ) -> list[ClaimedRow]:
@@ -432,10 +426,6 @@ class PostgresqlLeases(LeaseDialect):
     def takes_arrays(self, slots: Sequence[Slot]) -> bool:
         """Whether they are all of types whose arrays every driver knows."""
         return all(fits_array(type_) for _, type_ in slots)
-
-    def reads_alike(self, slots: Sequence[Slot]) -> bool:
-        """No: what no array takes is nothing plain."""
-        return False
 
     async def has_places(self, connection: AsyncConnection, leased: LeasedTable) -> bool:
         """A view has none, and each partition, as each table that inherits, has its own."""

@@ -6,7 +6,7 @@ Source: PostgreSQL, "Explicit Locking" (13.3.5), "System Administration Function
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Hashable
 from typing import Any
 
 from sqlalchemy import BigInteger, Executable, func, literal, select
@@ -59,20 +59,6 @@ class PostgresqlLocks(LockDialect):
         return await _within_lock_timeout(
             connection, found.with_for_update(key_share=True, of=mapper.class_), timeout_s
         )
-
-    async def queue_to_write(
-        self,
-        session: AsyncSession,
-        name: str,
-        *,
-        unless: Callable[[], Awaitable[bool]],
-        timeout_s: float,
-    ) -> bool:
-        """No: any number write at once."""
-        return False
-
-    def leave_queue(self, session: AsyncSession, name: str) -> None:
-        """Do nothing."""
 
 
 async def _hold_in_database(

@@ -7,13 +7,9 @@ Source: PostgreSQL, Appendix A "Error Codes".
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import AbstractContextManager, nullcontext
-from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Pool, text
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, Engine, text
 
 from rowlock.dialects.contract import Connects, ErrorVerdict, FaultDialect, TransactionDialect
 
@@ -23,10 +19,6 @@ class PostgresqlTransactions(TransactionDialect):
     claims_at_once = None
     is_ended_by_server = True
 
-    def hastened(self, connection: AsyncConnection) -> AbstractContextManager[None]:
-        """Do nothing: drivers have no thread."""
-        return nullcontext()
-
     def is_begun_before(self, error: Exception) -> bool:
         """Whether this is what psycopg raises then; asyncpg's transaction is ended."""
         kind = type(error)
@@ -35,16 +27,6 @@ class PostgresqlTransactions(TransactionDialect):
             and kind.__name__ == "ProgrammingError"
             and "'autocommit'" in str(error)
         )
-
-    async def begin_writing(self, connection: AsyncConnection, *, wait_s: float) -> None:
-        """Do nothing: any transaction may write."""
-
-    def bound_waits(self, pool: Pool, wait: timedelta) -> None:
-        """Do nothing: a statement that waits can be cancelled."""
-
-    def roll_back_before_cancel(self, driver: Any) -> asyncio.Task[bool] | None:
-        """None: the server rolls back what lost its connection."""
-        return None
 
     async def end_stalled(
         self,
@@ -60,9 +42,6 @@ class PostgresqlTransactions(TransactionDialect):
         return await _terminate(
             connection.engine, separate_pool, driver=driver, older_than_s=older_than_s
         )
-
-    async def close_stalled(self, driver: Any) -> None:
-        """Do nothing: its loop closes it when it goes on."""
 
 
 async def _terminate(

@@ -13,10 +13,9 @@ Source: SQLite, "The INDEXED BY Clause" and "EXPLAIN QUERY PLAN".
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -317,9 +316,6 @@ class SqliteLeases(LeaseDialect):
         await connection.execute(leasing, each)
         return claimed
 
-    async def release_claim(self, connection: AsyncConnection, request: ClaimRequest) -> None:
-        """Do nothing: the claim was rolled back."""
-
     def matches_leases(self, leased: LeasedTable) -> ColumnElement[bool]:
         """By key, then by pairs: SQLite uses no index for a comparison of pairs."""
         pair = tuple_(leased.key, leased.column("lock_token"))
@@ -386,12 +382,6 @@ class SqliteLeases(LeaseDialect):
         given = literal(value, column.type)
         is_time = isinstance(as_there(column.type), DateTime)
         return same_time(column, given) if is_time else column.is_not_distinct_from(given)
-
-    async def kept_as(
-        self, connection: AsyncConnection, column: Column[Any], values: Iterable[datetime]
-    ) -> list[ColumnElement[Any]]:
-        """What is kept is what the column's own type makes of a time."""
-        return [literal(value, column.type) for value in values]
 
     async def is_served_by(
         self, connection: AsyncConnection, leased: LeasedTable, *, query: Query, index: str

@@ -156,15 +156,8 @@ class SqliteRows(RowDialect):
     alters_defaults = False
     concurrently = None
 
-    def reads_utc(self, driver: str) -> bool:
-        """No: what is read is naive."""
-        return False
-
     def now(self, compiler: SQLCompiler) -> str:
         return f"strftime({_format(compiler)}, 'now')"
-
-    def instant(self, compiler: SQLCompiler) -> str:
-        return self.now(compiler)
 
     def due_at_once(self, compiler: SQLCompiler) -> str:
         """A column that is added to an existing table has a constant for its default."""
@@ -195,17 +188,6 @@ class SqliteRows(RowDialect):
         is_none = f"strftime({_format(compiler)}, {written}) IS NULL"
         return f"({written} IS NOT NULL AND ({is_none} OR {day} IS NOT substr({written}, 1, 10)))"
 
-    def is_unreadable_time(self, written: str, compiler: SQLCompiler) -> str:
-        return self.is_no_time(written, compiler)
-
-    def is_beyond_time(self, written: str, compiler: SQLCompiler) -> str:
-        """There is no time that SQLite reads and Python does not."""
-        return self.is_no_time(written, compiler)
-
-    def nulls_first(self, column: str) -> str:
-        """Nulls come first by themselves, and SQLite refuses NULLS FIRST in an index."""
-        return column
-
     def empty_object(self) -> str:
         return "'{}'"
 
@@ -215,9 +197,6 @@ class SqliteRows(RowDialect):
         new = insert(model).values(values)
         free = new.on_conflict_do_nothing(index_elements=[unique], index_where=where)
         return free.returning(model)
-
-    def set_fillfactor(self, table: str, percent: int | None) -> None:
-        """Return None: a row is rewritten in its place."""
 
 
 def _format(compiler: SQLCompiler) -> str:

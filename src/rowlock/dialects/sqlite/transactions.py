@@ -357,10 +357,6 @@ class SqliteTransactions(TransactionDialect):
     def hastened(self, connection: AsyncConnection) -> AbstractContextManager[None]:
         return in_one_hop_each(connection)
 
-    def is_begun_before(self, error: Exception) -> bool:
-        """No: AUTOCOMMIT is not asked for."""
-        return False
-
     async def begin_writing(self, connection: AsyncConnection, *, wait_s: float) -> None:
         await take_write_lock(connection, wait_s)
 
