@@ -43,18 +43,9 @@ from .kinds import KINDS, Animal, ByNumber, ByUuid, Cat, KindsBase
 T = TypeVar("T")
 TIMEOUT = timedelta(seconds=20)
 LOCK_TIMEOUT = timedelta(seconds=30)
-FUNCTIONS = tuple(
-    [
-        "claim",
-        "matches_leases",
-        "lease_parameters",
-        "held_parameters",
-        "takes_arrays",
-        "unnested",
-        "skip_locked",
-        "is_unchanged",
-        "is_served_by",
-    ]
+FUNCTIONS = (
+    *("claim", "matches_leases", "lease_parameters", "held_parameters", "takes_arrays"),
+    *("unnested", "skip_locked", "is_unchanged", "is_served_by"),
 )
 each_kind = pytest.mark.parametrize("model", KINDS, ids=lambda model: model.__name__)
 

@@ -57,6 +57,7 @@ async def acquire(
     connection: AsyncConnection,
     leased: LeasedTable,
     where: ColumnElement[bool],
+    *,
     lease: NewLease,
     in_lockset: frozenset[Any],
 ) -> Acquired:

@@ -173,7 +173,9 @@ class HeldByService(Generic[ModelT]):
 
             async def work(session: AsyncSession, connection: AsyncConnection) -> Acquired:
                 seen = await as_seen(session, leased, named)
-                self._acquired = await acquire(connection, leased, seen, lease, in_lockset)
+                self._acquired = await acquire(
+                    connection, leased, seen, lease=lease, in_lockset=in_lockset
+                )
                 self.rows = await read_acquired(session, leased, self._acquired)
                 return self._acquired
 
