@@ -20,7 +20,7 @@ LINES = {
     "dialects": 3490,
     "dispatch": 3789,
     "graph": 7095,
-    "ground": 2891,
+    "ground": 2829,
     "insight": 9585,
     "leases": 2942,
     "locks": 743,
