@@ -341,13 +341,15 @@ async def test_what_one_statement_has_written_is_told_whatever_the_key_is(
     """
     pytest.importorskip(driver)
     database, leased = postgresql_database, LeasedTable.of(Part)
-    await add(database, *(Part(id=number) for number in (7, 8, 9)))
+    await add(database, *(Part(id=number) for number in (7, 8, 9, 10)))
     async with database.engine.begin() as connection:
         await connection.execute(text("CREATE DOMAIN number AS int"))
         await connection.execute(text("ALTER TABLE parts ALTER id TYPE number"))
     items, leased.has_places = await claimed(database, leased), True
     values = {leased.column("status"): literal_column("key"), **unlocked_values(leased)}
-    writes = [((item.id, item.lock_token), values) for item in items]
+    was = [{leased.column("key"): value} for value in ("of the host", "of the host", "other")]
+    guards = zip(items, [was[0], was[1], {}, was[2]], strict=True)
+    writes = [((item.id, item.lock_token), values, guard) for item, guard in guards]
     engine = create_async_engine(database.url.set(drivername=f"postgresql+{driver}"))
     locked = select(Part).where(Part.id == items[1].id).with_for_update()
     async with database.session_factory() as session, engine.begin() as connection:
@@ -355,4 +357,5 @@ async def test_what_one_statement_has_written_is_told_whatever_the_key_is(
         assert await write_free(connection, leased, writes) == {0, 2}
     await engine.dispose()
     rows = [await row_of(database, leased, item.id) for item in items]
-    assert [row.status for row in rows] == ["of the host", "submitted", "of the host"]
+    left = "submitted"
+    assert [row.status for row in rows] == ["of the host", left, "of the host", left]

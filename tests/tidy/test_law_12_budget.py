@@ -25,7 +25,7 @@ LINES = {
     "leases": 2942,
     "locks": 743,
     "migrations": 554,
-    "pipelines": 7407,
+    "pipelines": 7405,
     "rows": 2865,
     "services": 660,
     "streams": 14345,

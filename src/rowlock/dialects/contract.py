@@ -457,12 +457,14 @@ class LeaseDialect(ABC):
         self,
         leased: LeasedTable,
         slots: Sequence[Slot],
+        unless_changed: Mapping[str, Column[Any]],
         values: Callable[[Mapping[str, ColumnElement[Any]]], ColumnValues],
     ) -> Executable:
-        """Return a statement that locks those rows of `unnested` that are free and still carry
-        their tokens, writes them, and gives their count, and the first slot of each unless these
-        are all ``rowlock_count`` rows. One whose stamp is ahead of the clock is left out. Asked
-        where the table `has_places`; `values` is given the columns of `slots` by their names.
+        """Return a statement that locks those rows of `unnested` that are free, still carry their
+        tokens and have the values of the slots named by `unless_changed`, writes them, and gives
+        their count, and the first slot of each unless these are all ``rowlock_count`` rows. One
+        whose stamp is ahead of the clock is left out. Asked where the table `has_places`; `values`
+        is given the columns of the other `slots` by their names.
         """
         raise NotImplementedError
 

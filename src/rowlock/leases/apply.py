@@ -77,6 +77,8 @@ in it.
 """
 
 _NUMBER: Slot = ("rowlock_number", Integer())
+NOTHING_READ: Final[ColumnValues] = {}
+"""Of a write without a guard."""
 
 
 async def unchanged_of(
@@ -316,30 +318,36 @@ async def write_locked(
     """Write to rows that this transaction has locked under their tokens, by their leases; those of
     one shape in one round trip.
     """
-    for shape, group in _by_shape(writes).items():
+    unguarded = [(lease, values, NOTHING_READ) for lease, values in writes]
+    for (shape, _), group in _by_shape(unguarded).items():
         await _update_together(connection, leased, shape, leases=group.leases, rows=group.rows)
 
 
 class _Group(NamedTuple):
-    """Writes of one shape: their numbers, the leases, and the parameters of each."""
+    """Writes of one shape: their numbers, the leases, the parameters of each, and what was read."""
 
     numbers: list[int]
     leases: list[Lease]
     rows: list[list[Any]]
+    as_read: list[ColumnValues]
 
 
-def _by_shape(writes: Sequence[tuple[Lease, ColumnValues]]) -> dict[Shape, _Group]:
-    groups: dict[Shape, _Group] = {}
-    last: ColumnValues | None = None
+def _by_shape(
+    writes: Sequence[tuple[Lease, ColumnValues, ColumnValues]],
+) -> dict[tuple[Shape, tuple[Column[Any], ...]], _Group]:
+    groups: dict[tuple[Shape, tuple[Column[Any], ...]], _Group] = {}
+    last: tuple[Any, Any] = (None, None)
     parameters: list[Any] = []
-    group = _Group([], [], [])
-    for number, (lease, values) in enumerate(writes):
-        if last is not values:
+    group = _Group([], [], [], [])
+    for number, (lease, values, as_read) in enumerate(writes):
+        if last[0] is not values or last[1] is not as_read:
             shape, parameters = split(values)
-            last, group = values, groups.setdefault(shape, _Group([], [], []))
+            group = groups.setdefault((shape, tuple(as_read)), _Group([], [], [], []))
+            last = (values, as_read)
         group.numbers.append(number)
         group.leases.append(lease)
         group.rows.append(parameters)
+        group.as_read.append(as_read)
     return groups
 
 
@@ -369,23 +377,33 @@ async def time_of(connection: AsyncConnection) -> datetime:
 
 
 async def write_free(
-    connection: AsyncConnection, leased: LeasedTable, writes: Sequence[tuple[Lease, ColumnValues]]
+    connection: AsyncConnection,
+    leased: LeasedTable,
+    writes: Sequence[tuple[Lease, ColumnValues, ColumnValues]],
 ) -> frozenset[int]:
-    """Write to rows that carry their tokens still and are locked by none, in one round trip for
-    each shape; joins the caller's transaction, and returns the numbers of the `writes` that it has
-    made. The others, and those that no such statement can write, are for `lock_for_apply`.
+    """Write values to rows that carry their tokens still, are locked by none, and have the values
+    that were read of them, in one round trip for each shape; joins the caller's transaction, and
+    returns the numbers of the `writes` that it has made. The others, and those that no such
+    statement can write, are for `lock_for_apply`.
     """
     made: set[int] = set()
     dialect = LEASES.of(connection)
-    for shape, group in _by_shape(writes).items():
-        slots, differing = slots_of(shape), tuple(varying(group.rows))
-        own = [slots[place] for place in differing]
+    for (shape, guarded), group in _by_shape(writes).items():
+        slots, was, differing = slots_of(shape), _slots_of(guarded), tuple(varying(group.rows))
+        own = [*was, *(slots[place] for place in differing)]
         if not (_are_alike(leased, shape) and dialect.takes_arrays(own) and can_be_kept(shape)):
             continue
-        numbered, columns = [_NUMBER, *own], [group.numbers, *_columns(group.rows, differing)]
-        build = partial(dialect.guarded_update, leased, numbered, partial(set_clause, shape))
-        statement = leased.prepared((write_free, dialect, shape, differing), build)
-        given = dialect.held_parameters(leased, group.leases, numbered, columns=columns)
+        build = partial(
+            dialect.guarded_update,
+            leased,
+            [_NUMBER, *own],
+            dict(zip((name for name, _ in was), guarded, strict=True)),
+            partial(set_clause, shape),
+        )
+        statement = leased.prepared((write_free, dialect, shape, guarded, differing), build)
+        columns = [group.numbers, *([row[column] for row in group.as_read] for column in guarded)]
+        columns += _columns(group.rows, differing)
+        given = dialect.held_parameters(leased, group.leases, [_NUMBER, *own], columns=columns)
         if given is None:
             continue
         parameters = given | _equal_parameters(slots, group.rows[0], differing=differing)

@@ -193,15 +193,13 @@ class Writer(Generic[ModelT]):
         for number, pending in enumerate(batch):
             if isinstance(pending.outcome, Delete) or at >= pending.item.trusted_until:
                 continue
-            write = planner.plan(pending.item, pending.outcome)
-            if not write.unless_changed:
-                numbers.append(number)
-                lease = (pending.item.id, pending.item.lock_token)
-                writes.append((lease, write.values, write.once_written))
-        for place in await write_free(connection, leased, [one[:2] for one in writes]):
-            number = numbers[place]
-            written[number] = writes[place][2]
-            batch[number].remember(writes[place][2], now)
+            write, item = planner.plan(pending.item, pending.outcome), pending.item
+            numbers.append((number, write.once_written))
+            writes.append(((item.id, item.lock_token), write.values, write.unless_changed))
+        for place in await write_free(connection, leased, writes):
+            number, made = numbers[place]
+            written[number] = made
+            batch[number].remember(made, now)
         return written
 
     async def write_alone(self, pending: PendingOutcome[ModelT]) -> Written:

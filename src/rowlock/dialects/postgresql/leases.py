@@ -436,17 +436,22 @@ class PostgresqlLeases(LeaseDialect):
         self,
         leased: LeasedTable,
         slots: Sequence[Slot],
+        unless_changed: Mapping[str, Column[Any]],
         values: Callable[[Mapping[str, ColumnElement[Any]]], ColumnValues],
     ) -> Executable:
         given = self.unnested(leased, slots)
         last = leased.column("last_processed_at")
-        own = [given.c[name] for name, _ in slots]
+        own = [given.c[name] for name, _ in slots if name not in unless_changed]
         free = (
             select(_ctid(leased).label("rowlock_place"), leased.key.label("rowlock_key"), *own)
             .where(
                 leased.key == given.c.key,
                 leased.column("lock_token") == given.c.token,
                 or_(last.is_(None), last < database_now()),
+                *(
+                    column.is_not_distinct_from(given.c[name])
+                    for name, column in unless_changed.items()
+                ),
             )
             .with_for_update(key_share=True, skip_locked=True, of=leased.table)
             .cte("rowlock_free")
@@ -454,7 +459,7 @@ class PostgresqlLeases(LeaseDialect):
         written = (
             update(leased.table)
             .where(_is_in(leased, free), leased.key == free.c.rowlock_key)
-            .values(values({name: free.c[name] for name, _ in slots}))
+            .values(values({name: free.c[name] for name, _ in slots if name in free.c}))
             .returning(free.c[slots[0][0]].label("number"))
             .cte("rowlock_written")
         )
