@@ -59,12 +59,12 @@ async def acquire(
     where: ColumnElement[bool],
     *,
     lease: NewLease,
-    in_lockset: frozenset[Any],
+    held: frozenset[Any],
 ) -> Acquired:
     """Lease all rows of `where`; joins the caller's transaction, which may write.
 
     Rows that the same token holds already are among them: their leases are renewed. Keys
-    `in_lockset` are held by others in this process.
+    `held` are held by others in this process.
 
     Raises:
         RelatedLockUnavailable: one of them is held by another holder. Nothing was written.
@@ -78,7 +78,7 @@ async def acquire(
         .where(
             where,
             is_lockable(leased, token),
-            key.not_in(in_lockset) if in_lockset else true(),
+            key.not_in(held) if held else true(),
         )
         .order_by(key)
         .limit(ACQUIRED_ROWS_MAX + 1)

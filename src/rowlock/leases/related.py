@@ -226,9 +226,7 @@ class RelatedLocker:
                     until = await self._need_main(connection, item)
                     seen = await as_seen(session, leased, where)
                     lease = token, owner, until
-                    acquired = await acquire(
-                        connection, leased, seen, lease=lease, in_lockset=in_lockset
-                    )
+                    acquired = await acquire(connection, leased, seen, lease=lease, held=in_lockset)
                     if held.count_with(leased, acquired) > ACQUIRED_ROWS_MAX:
                         raise PipelineError(
                             f"an item holds at most {ACQUIRED_ROWS_MAX} related rows; lock fewer at"

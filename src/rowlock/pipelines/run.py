@@ -203,7 +203,7 @@ class PipelineRun(Generic[ModelT]):
             self._loop.call_soon_threadsafe(self._stop_fetching)
 
     def _stop_fetching(self) -> None:
-        is_first = not self.context.stop.is_given
+        is_first = not self.context.stop.is_set()
         self.fetcher.stop()
         self.context.stop.set()
         if self._index_timer is not None:

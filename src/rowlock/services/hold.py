@@ -168,14 +168,12 @@ class HeldByService(Generic[ModelT]):
         leased, until = self._leased, database_time_after(timedelta(seconds=self._lease_s))
         lease = self.lock_token, self.lock_owner, until
         named = leased.attribute(leased.key_name).in_(self.keys)
-        async with lockset_guard(self._session_factory, leased, timeout=lockset_wait) as in_lockset:
+        async with lockset_guard(self._session_factory, leased, timeout=lockset_wait) as held:
             sent_at = monotonic()
 
             async def work(session: AsyncSession, connection: AsyncConnection) -> Acquired:
                 seen = await as_seen(session, leased, named)
-                self._acquired = await acquire(
-                    connection, leased, seen, lease=lease, in_lockset=in_lockset
-                )
+                self._acquired = await acquire(connection, leased, seen, lease=lease, held=held)
                 self.rows = await read_acquired(session, leased, self._acquired)
                 return self._acquired
 

@@ -120,4 +120,4 @@ def never() -> When:
 
 def at_the_end() -> When:
     """Return the condition for all that is done once the replica is to stop."""
-    return lambda context, _: context.stop.is_given
+    return lambda context, _: context.stop.is_set()
