@@ -27,7 +27,7 @@ LINES = {
     "migrations": 554,
     "pipelines": 7405,
     "rows": 2865,
-    "services": 659,
+    "services": 654,
     "streams": 14345,
     "telemetry": 1238,
     "testing": 5273,

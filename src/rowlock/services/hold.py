@@ -14,7 +14,7 @@ Source: dstack, "all write APIs must respect DB-level locks".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -117,9 +117,7 @@ class HeldByService(Generic[ModelT]):
         if not self.keys:
             return []
         _, lost = await lock_held(session, self._leased, self.keys, token=self.lock_token)
-        if lost:
-            raise self._lost()
-        self._check_trust()
+        self._check_trust(lost)
         self._guarded.append((session.sync_session, session.sync_session.get_transaction()))
         return await read_fresh(session, self._leased, self.keys)
 
@@ -130,12 +128,9 @@ class HeldByService(Generic[ModelT]):
             for session, transaction in self._guarded
         )
 
-    def _lost(self) -> LeaseLost:
-        return LeaseLost(pipeline=self.lock_owner, row_id=", ".join(map(str, self.keys)))
-
-    def _check_trust(self) -> None:
-        if self.keys and monotonic() >= self._trusted_until:
-            raise self._lost()
+    def _check_trust(self, lost: Collection[Any] = ()) -> None:
+        if lost or (self.keys and monotonic() >= self._trusted_until):
+            raise LeaseLost(pipeline=self.lock_owner, row_id=", ".join(map(str, self.keys)))
 
     def _trust_from(self, sent_at: float) -> None:
         self._trusted_until = sent_at + self._lease_s * (1 - MARGIN)
