@@ -131,7 +131,7 @@ class PipelineHinter:
         may run it.
         """
         name = _name_of(model)
-        wakes = [wake for wake in self._wakes_of(name) if wake != but]
+        wakes = [wake for wake in tuple(self._wakes.get(name, ())) if wake != but]
         relays = tuple(self._relays)
         told = (*relays, *self._observers)
         _call_each([*wakes, *(partial(tell, name) for tell in told)], name)
@@ -140,7 +140,7 @@ class PipelineHinter:
 
     def wake(self, model_name: str) -> bool:
         """Wake the pipelines of the model in this process only; return whether there are any."""
-        wakes = self._wakes_of(model_name)
+        wakes = tuple(self._wakes.get(model_name, ()))
         _call_each(wakes, model_name)
         return bool(wakes)
 
@@ -148,9 +148,6 @@ class PipelineHinter:
         """Wake every pipeline here: hints for any of them may have been lost."""
         for model_name in tuple(self._wakes):
             self.wake(model_name)
-
-    def _wakes_of(self, model_name: str) -> tuple[Wake, ...]:
-        return tuple(self._wakes.get(model_name, ()))
 
     def tell_late(self, *names: str) -> None:
         """Warn once that a hint was asked for after the commit that it should follow."""
@@ -206,22 +203,17 @@ def hint_after_commit(
         # It has read or written rows, in a transaction that is over.
         hinter.tell_late(*map(_name_of, models))
     wanted = dict.fromkeys((hinter, _name_of(model)) for model in models)
-    pending = _pending_hints(sync_session)
+    if _PENDING not in sync_session.info:
+        sync_session.info[_PENDING] = {}
+        event.listen(sync_session, "after_commit", _committed)
+        event.listen(sync_session, "after_transaction_end", _ended)
+    pending: _PendingHints = sync_session.info[_PENDING]
     pending.setdefault(innermost, {}).update(wanted)
     if innermost is None and _FORGOTTEN not in sync_session.info:
         # A session that was closed, or is never committed again, raises no hint.
         names = map(_name_of, models)
         sync_session.info[_FORGOTTEN] = finalize(sync_session, hinter.tell_late, *names)
         sync_session.info[_FORGOTTEN].atexit = False
-
-
-def _pending_hints(session: Session) -> _PendingHints:
-    if _PENDING not in session.info:
-        session.info[_PENDING] = {}
-        event.listen(session, "after_commit", _committed)
-        event.listen(session, "after_transaction_end", _ended)
-    pending: _PendingHints = session.info[_PENDING]
-    return pending
 
 
 def _committed(session: Session) -> None:

@@ -64,14 +64,6 @@ ALIKE = 0.9
 OF_OURS = "rowlock."
 
 
-def _is_list(value: object) -> bool:
-    return isinstance(value, list | set | tuple)
-
-
-def _is_rule_of_errors(value: object) -> bool:
-    return isinstance(value, dict | list | tuple | type)
-
-
 def _is_periodic(value: object) -> bool:
     rows = value if isinstance(value, list | tuple) else (value,)
     return any(isinstance(row, Periodic) for row in rows)
@@ -87,12 +79,12 @@ MEANT: Mapping[str, Callable[[object], bool]] = {
         HOOKS,
         lambda value: callable(value) or isinstance(value, classmethod | property | staticmethod),
     ),
-    "intent": _is_list,
-    "locks": _is_list,
+    **dict.fromkeys(("intent", "locks"), lambda value: isinstance(value, list | set | tuple)),
     "model": lambda value: isinstance(value, type),
-    "park_on": _is_rule_of_errors,
+    **dict.fromkeys(
+        ("park_on", "retry_on"), lambda value: isinstance(value, dict | list | tuple | type)
+    ),
     "periodic": _is_periodic,
-    "retry_on": _is_rule_of_errors,
     "schedule": lambda value: isinstance(value, Schedule) and not isinstance(value, type),
 }
 """What a host sets on its class, each with what its value is like."""
@@ -200,10 +192,7 @@ def check_process(
         raise ConfigurationError(f"{name}.process must be a function, not {process!r:.100}")
     if inspect.isasyncgenfunction(process) or inspect.isgeneratorfunction(process):
         raise ConfigurationError(f"{name}.process must return an outcome, not yield")
-    try:
-        signature = inspect.signature(process)
-    except (TypeError, ValueError):
-        return
+    signature = inspect.signature(process)
     try:
         signature.bind(None)
     except TypeError:

@@ -124,8 +124,7 @@ class HeartbeatThread:
         self.sessions = SeparatePool(session_factory, file_wait=renew_timeout / 2)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._asking: Future[None] = Future()
-        self._keeping: Future[None] = Future()
+        self._own: list[Future[None]] = []
         self._limit_s = self._look_every_s = renew_timeout.total_seconds()
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -145,8 +144,8 @@ class HeartbeatThread:
         self._loop = self._thread = None
         if loop is None or thread is None:
             return
-        self._asking.cancel()
-        self._keeping.cancel()
+        for task in self._own:
+            task.cancel()
         try:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._close(), loop))
         finally:
@@ -160,8 +159,10 @@ class HeartbeatThread:
                 target=self._live, args=(self._loop,), name="rowlock heartbeats", daemon=True
             )
             self._thread.start()
-            self._asking = asyncio.run_coroutine_threadsafe(self._end_with_host_loop(), self._loop)
-            self._keeping = asyncio.run_coroutine_threadsafe(self._abort_stalled(), self._loop)
+            self._own = [
+                asyncio.run_coroutine_threadsafe(work, self._loop)
+                for work in (self._end_with_host_loop(), self._abort_stalled())
+            ]
         return self._loop
 
     async def _abort_stalled(self) -> None:

@@ -101,10 +101,7 @@ class LockGraph:
     """The pipelines that run beside each other, and whose rows each of them locks."""
 
     def __init__(self, pipelines: Iterable[Hooks[Any]] = ()) -> None:
-        self._pipelines: list[Hooks[Any]] = list(pipelines)
-
-    def add(self, pipeline: Hooks[Any]) -> None:
-        self._pipelines.append(pipeline)
+        self.pipelines: list[Hooks[Any]] = list(pipelines)
 
     def locking_pipelines_of(self, leased: LeasedTable, *, but: str) -> tuple[LockingPipeline, ...]:
         """Return which pipelines lock rows of this model as related ones, except `but`; calls
@@ -121,7 +118,7 @@ class LockGraph:
                 precedence_timeout_at_work=pipeline.settings.retry_delay
                 + pipeline.settings.lock_timeout,
             )
-            for pipeline in self._pipelines
+            for pipeline in self.pipelines
             for lock in pipeline.declared_locks
             if pipeline.name != but
             and _overlap(lock.leased, leased)
@@ -132,7 +129,7 @@ class LockGraph:
         """Return the columns of this model that services own, as its pipelines declare."""
         columns = (
             column
-            for p in self._pipelines
+            for p in self.pipelines
             if _overlap(p.leased, leased)
             for column in p.intent_columns
         )
@@ -143,10 +140,10 @@ class LockGraph:
         edges = {
             pipeline.name: [
                 other.name
-                for other in self._pipelines
+                for other in self.pipelines
                 if any(_overlap(lock.leased, other.leased) for lock in pipeline.declared_locks)
             ]
-            for pipeline in self._pipelines
+            for pipeline in self.pipelines
         }
         cycle = find_cycle(edges)
         if cycle:

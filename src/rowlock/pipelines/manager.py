@@ -61,6 +61,7 @@ class PipelineManager:
             They see its error and cannot swallow it; what they raise themselves is logged.
 
     Attributes:
+        session_factory: the host's.
         hinter: reaches the pipelines of this manager; `pipeline_hinter` reaches those of every
             started one.
 
@@ -81,7 +82,7 @@ class PipelineManager:
         surround: Iterable[Surround] = (),
     ) -> None:
         self.hinter = PipelineHinter()
-        self._session_factory = session_factory
+        self.session_factory = session_factory
         self._pipelines: dict[str, Pipeline[Any]] = {}
         self._lock_graph = LockGraph()
         self._notifier: Notifier | None = None
@@ -112,11 +113,6 @@ class PipelineManager:
         return tuple(self._pipelines.values())
 
     @property
-    def session_factory(self) -> async_sessionmaker[AsyncSession]:
-        """The host's."""
-        return self._session_factory
-
-    @property
     def gates(self) -> tuple[Gate, ...]:
         """Conditions of every claim."""
         return self._seams.gates
@@ -143,14 +139,14 @@ class PipelineManager:
                 f"two pipelines are named {pipeline.name}; the class name is the owner of their"
                 " leases: rename one"
             )
-        pipeline.check_can_run(self._session_factory)
+        pipeline.check_can_run(self.session_factory)
         self._seams.conditions(pipeline.leased, pipeline.name)
         if self._notifier is not None:
             self._notifying_engine(pipeline)
         if self._started:
             LockGraph([*self._pipelines.values(), pipeline]).check()
         self._pipelines[pipeline.name] = pipeline
-        self._lock_graph.add(pipeline)
+        self._lock_graph.pipelines.append(pipeline)
         if self._started:
             self._start(pipeline)
 
@@ -175,7 +171,7 @@ class PipelineManager:
             ) from None
         self._lock_graph.check()
         for pipeline in self._pipelines.values():
-            pipeline.check_can_run(self._session_factory)
+            pipeline.check_can_run(self.session_factory)
         self._started = True
         mark = replica_mark()
         logger.info(
@@ -184,7 +180,7 @@ class PipelineManager:
         if self._wants_heartbeat_thread and is_real():
             limits = [pipeline.settings.renew_timeout for pipeline in self._pipelines.values()]
             self._heartbeats = HeartbeatThread(
-                self._session_factory, renew_timeout=min(limits, default=RENEW_TIMEOUT)
+                self.session_factory, renew_timeout=min(limits, default=RENEW_TIMEOUT)
             )
         if self._notifier is not None:
             self._notifier.start()
@@ -275,7 +271,7 @@ class PipelineManager:
 
     def _start(self, pipeline: Pipeline[Any]) -> None:
         pipeline.start(
-            self._session_factory,
+            self.session_factory,
             self.hinter,
             self._lock_graph,
             heartbeat_thread=self._heartbeats,
@@ -293,7 +289,7 @@ class PipelineManager:
 
     def _notifying_engine(self, *more: Pipeline[Any]) -> AsyncEngine:
         tables = [pipeline.leased for pipeline in (*self._pipelines.values(), *more)]
-        return notifying_engine(self._session_factory, tables)
+        return notifying_engine(self.session_factory, tables)
 
     async def _stop_threads(self) -> None:
         # A drain that was cancelled leaves work behind, which still needs its leases.

@@ -50,10 +50,6 @@ _DERIVED: Any = Field(default=None, validate_default=True)
 """
 
 
-def _seconds(*values: float) -> tuple[timedelta, ...]:
-    return tuple(timedelta(seconds=value) for value in values)
-
-
 class PipelineSettings(BaseModel):
     """The settings of one pipeline; each is a class attribute of `Pipeline` and a keyword of its
     constructor.
@@ -71,7 +67,7 @@ class PipelineSettings(BaseModel):
     """At most this many items per worker are queued. 0: a row is claimed only for a worker that is
     idle.
 
-    A pipeline that sets neither factor has more queued, 200 rows at most, while rows start at once.
+    A pipeline that sets neither factor has more queued, 500 rows at most, while rows start at once.
     """
     min_processing_interval: _DurationOrZero = timedelta(seconds=15)
     """A row is not processed again sooner than this after it was processed."""
@@ -81,7 +77,7 @@ class PipelineSettings(BaseModel):
     """A lease is renewed when less than this is left of it. Default: half of `lock_timeout`."""
     fetch_delays: Annotated[
         tuple[_Duration, ...], Field(min_length=1, max_length=FETCH_DELAYS_MAX)
-    ] = _seconds(0.5, 1, 2, 5)
+    ] = tuple(timedelta(seconds=value) for value in (0.5, 1, 2, 5))
     """Rests after the first, second, ... fetch in a row that found nothing; the last one
     repeats.
     """
@@ -259,8 +255,8 @@ def check_has_effect(pipeline: str, settings: PipelineSettings, model: str) -> N
 
 
 def _as_settings_error(pipeline: str, error: ValidationError) -> SettingsError:
-    names = tuple(dict.fromkeys(str(problem["loc"][0]) for problem in error.errors()))
     problems = error.errors()
+    names = tuple(dict.fromkeys(str(problem["loc"][0]) for problem in problems))
     unknown = [str(one["loc"][0]) for one in problems if one["type"] == "extra_forbidden"]
     if unknown:
         meant = get_close_matches(unknown[0], SETTING_NAMES, n=1, cutoff=MEANT_ALIKE)
@@ -271,7 +267,7 @@ def _as_settings_error(pipeline: str, error: ValidationError) -> SettingsError:
     else:
         text = "; ".join(
             f"{'.'.join(map(str, problem['loc']))} = {problem['input']!r}: {problem['msg']}"
-            for problem in error.errors()
+            for problem in problems
         )
     return SettingsError(f"{pipeline}: {text}", pipeline=pipeline, settings=names)
 
