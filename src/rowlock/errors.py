@@ -58,19 +58,11 @@ class RowlockError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # Python would make it again from its message alone, which most classes do not take: a
         # pool of processes ends with an error that cannot be read.
-        return _made_again, (type(self), self.args, vars(self))
+        # Those that are an OSError as well get their `args` in their `__init__` only.
+        return type(self).__new__, (type(self), *self.args), {**vars(self), "args": self.args}
 
     def __str__(self) -> str:
         return f"{self.message} (see {self.link}, or python -m rowlock errors {self.slug})"
-
-
-def _made_again(
-    kind: type[RowlockError], args: tuple[Any, ...], attributes: dict[str, Any]
-) -> RowlockError:
-    error = kind.__new__(kind, *args)
-    error.args = args  # those that are an OSError as well get them in their `__init__` only
-    vars(error).update(attributes)
-    return error
 
 
 class ConfigurationError(RowlockError):

@@ -79,15 +79,10 @@ class Deaths(NamedTuple):
 class OwnMark:
     """The mark of this process: the `octets` with which all its tokens end."""
 
-    def __init__(self) -> None:
-        self.draw()
+    octets = os.urandom(MARK_BYTES)
 
     def draw(self) -> None:
         self.octets = os.urandom(MARK_BYTES)
-
-    @property
-    def digits(self) -> str:
-        return self.octets.hex()
 
 
 OWN_MARK: Final = OwnMark()
@@ -97,7 +92,7 @@ if hasattr(os, "register_at_fork"):
 
 def replica_mark() -> str:
     """Return the mark of this process: eight hexadecimal digits with which all its tokens end."""
-    return OWN_MARK.digits
+    return OWN_MARK.octets.hex()
 
 
 def mark_of(token: object) -> str:
