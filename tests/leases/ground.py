@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import PipelineItem
 from rowlock.database.transaction import in_transaction
+from rowlock.leases.apply import RowWrite, Written, apply_locked, lock_for_apply
 from rowlock.leases.claim import claim
 from rowlock.leases.claim_request import ClaimRequest
 from rowlock.rows.eligibility import eligible_parts, oldest_first
@@ -88,3 +89,9 @@ async def change(
     named = {leased.column(name): value for name, value in values.items()}
     async with database.session_factory.begin() as session:
         await session.execute(update(leased.table).where(leased.key == key).values(named))
+
+
+async def apply(connection: Any, leased: Any, item: Any, *, write: RowWrite) -> Written:
+    """Write one outcome as in a transaction of its own."""
+    _, locked = await lock_for_apply(connection, leased, [item], waits=True)
+    return (await apply_locked(connection, leased, [(item, write)]))[0] if locked else Written.STALE

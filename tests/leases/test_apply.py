@@ -11,7 +11,6 @@ from sqlalchemy import delete, text
 from rowlock.leases.apply import (
     RowWrite,
     Written,
-    apply,
     apply_locked,
     lock_for_apply,
     processed_at,
@@ -21,7 +20,7 @@ from rowlock.rows.lease_values import due_values, processed_values, unlocked_val
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Run, Volume
-from .ground import RUNS, VOLUMES, add, change, claimed, row_of, transact
+from .ground import RUNS, VOLUMES, add, apply, change, claimed, row_of, transact
 
 STATUS, DISK = VOLUMES.column("status"), VOLUMES.column("disk_id")
 UNLOCKED = unlocked_values(VOLUMES)

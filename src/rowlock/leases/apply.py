@@ -23,7 +23,6 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from sqlalchemy import (
     Column,
-    ColumnElement,
     Executable,
     Integer,
     Select,
@@ -230,22 +229,6 @@ class RowWrite:
     @property
     def once_written(self) -> Written:
         return Written.PARKED if self.parks else Written.APPLIED
-
-
-async def apply(
-    connection: AsyncConnection, leased: LeasedTable, item: PipelineItem[Any], *, write: RowWrite
-) -> Written:
-    """Write under the guard; joins the caller's transaction."""
-    dialect = LEASES.of(connection)
-    unchanged = [
-        dialect.is_unchanged(column, value) for column, value in write.unless_changed.items()
-    ]
-    [values] = await with_versions(connection, leased, [(item.id, write.values)])
-    if await _update(connection, leased, item, values=values, provided=unchanged):
-        return write.once_written
-    if write.when_changed and await _update(connection, leased, item, values=write.when_changed):
-        return Written.CHANGED
-    return Written.STALE
 
 
 async def lock_for_apply(
@@ -519,21 +502,6 @@ async def processed_at(
         for key, is_one, is_later in rows
     }
     return {key: there.get(key, Written.UNKNOWN) for key in keys}
-
-
-async def _update(
-    connection: AsyncConnection,
-    leased: LeasedTable,
-    item: PipelineItem[Any],
-    *,
-    values: ColumnValues,
-    provided: Sequence[ColumnElement[bool]] = (),
-) -> bool:
-    shape, parameters = split(values)
-    given = {name: value for (name, _), value in zip(slots_of(shape), parameters, strict=True)}
-    lease = {"rowlock_key": item.id, "rowlock_token": item.lock_token}
-    result = await connection.execute(_statement(leased, shape).where(*provided), given | lease)
-    return result.rowcount > 0
 
 
 def _statement(leased: LeasedTable, shape: Shape) -> Update:

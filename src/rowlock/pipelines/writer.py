@@ -28,7 +28,6 @@ from rowlock.errors import LeaseLost, OutcomeError, TransactionTimeout
 from rowlock.leases.apply import (
     RowWrite,
     Written,
-    apply,
     apply_locked,
     cast_value,
     delete_locked,
@@ -213,7 +212,7 @@ class Writer(Generic[ModelT]):
             if now is not None:
                 planner = self._planner(connection, now, stamps[item.lock_token])
                 write = planner.plan(item, outcome)
-                written = await apply(connection, leased, item, write=write)
+                [written] = await apply_locked(connection, leased, [(item, write)])
             # Before the related rows, as everywhere: two that lock them in different orders would
             # wait for each other.
             earlier = (
