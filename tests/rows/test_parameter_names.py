@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import (
-    BindParameter,
     ColumnElement,
     and_,
     bindparam,
@@ -19,7 +18,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import aliased
-from sqlalchemy.sql.visitors import iterate
 
 from rowlock.rows.expressions import with_names_of_its_own
 
@@ -71,12 +69,3 @@ def test_what_names_nothing_stays_as_it_is() -> None:
     """Each claim would copy its condition."""
     condition = (Volume.status == "submitted") & (literal(1) == 1)
     assert with_names_of_its_own(condition) is condition
-
-
-def test_a_parameter_without_a_value_stays_without_one() -> None:
-    """A host's slip would be told as a row that is not there, and not by the name that has no
-    value.
-    """
-    condition = with_names_of_its_own(Volume.status == bindparam("wanted"))
-    (bound,) = (element for element in iterate(condition) if isinstance(element, BindParameter))
-    assert bound.required

@@ -26,7 +26,7 @@ LINES = {
     "locks": 743,
     "migrations": 554,
     "pipelines": 7383,
-    "rows": 2860,
+    "rows": 2858,
     "services": 654,
     "streams": 14345,
     "telemetry": 1238,

@@ -85,17 +85,15 @@ def noted_booleans() -> Iterator[list[str]]:
 
     with _lock:
         # Any object is true: mapped attributes do not say anything else themselves.
-        asks_attribute = vars(QueryableAttribute).get("__bool__")
         BinaryExpression.__bool__ = noting(asks)  # type: ignore[assignment, method-assign, unused-ignore]
         QueryableAttribute.__bool__ = noting(lambda _: True)  # type: ignore[attr-defined]
         try:
             yield noted
         finally:
             BinaryExpression.__bool__ = asks  # type: ignore[method-assign, unused-ignore]
-            if asks_attribute is None:
+            # A block within this one has done so already.
+            if "__bool__" in vars(QueryableAttribute):
                 del QueryableAttribute.__bool__  # type: ignore[attr-defined]
-            else:
-                QueryableAttribute.__bool__ = asks_attribute  # type: ignore[attr-defined]
 
 
 def _is_jump(frame: FrameType) -> bool:
