@@ -137,17 +137,6 @@ def test_one_subscription_begins_while_another_thread_ends_its_own(turn: int) ->
     assert heard == []
 
 
-async def _wait_for(*_told: object) -> None:
-    """Nobody waits for it."""
-
-
-@pytest.mark.parametrize("listener", [None, "print", _wait_for])
-def test_what_cannot_hear_values_is_refused(listener: Any) -> None:
-    """A recording that is never awaited would be empty, and only Python would say so."""
-    with pytest.raises(ConfigurationError, match="a function"):
-        subscribe_to_values(listener)
-
-
 ONE_WORKER = {"workers_num": 1, "queue_upper_limit_factor": 5.0}
 
 

@@ -99,15 +99,8 @@ class LoopMonitor:
     def _tell(self, stalled_s: float) -> None:
         where = self.where()
         text = "The event loop has stood still for %.0f s, at %s; leases are renewed meanwhile"
-        log_in_thread(
-            partial(
-                logger.warning,
-                text,
-                stalled_s,
-                where,
-                extra={"stalled_s": stalled_s, "where": where},
-            )
-        )
+        extra = {"stalled_s": stalled_s, "where": where}
+        log_in_thread(partial(logger.warning, text, stalled_s, where, extra=extra))
 
 
 CLOSE_S_MAX = 5.0
@@ -127,7 +120,7 @@ class HeartbeatThread:
         self._own: list[Future[None]] = []
         self._limit_s = self._look_every_s = renew_timeout.total_seconds()
 
-    async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def run(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Run `work` in the thread until it ends. Cancelling cancels it without waiting."""
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._running_loop()))
 

@@ -179,12 +179,8 @@ class Heartbeater(Generic[ModelT]):
         """
         if not self._has_slept(ahead_of_monotonic()):
             return
-
-        async def renew() -> None:
-            await self.beat_once()
-
         before = self._clocks_ahead
-        await (renew() if self.thread is None else self.thread.run(renew))
+        await (self.beat_once() if self.thread is None else self.thread.run(self.beat_once))
         if self._clocks_ahead is before:
             raise PipelineError(
                 "the machine slept, or its clock was set, and the leases could not be renewed since"

@@ -245,12 +245,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
         lock_graph: LockGraph | None = None,
     ) -> PipelineRun[ModelT_co]:
         """Return the actors of this pipeline, not started: for `start`, and for tests that take one
-        step at a time.
-
-        Args:
-            session_factory: the host's.
-            hinter: reaches the pipelines of the manager.
-            lock_graph: the pipelines beside it; this one alone if there is none.
+        step at a time. Without a `lock_graph` no pipeline is beside it.
         """
         size, low_watermark = self.settings.queue_capacity, self.settings.queue_low_watermark
         queue: ItemQueue[ModelT_co] = ItemQueue(

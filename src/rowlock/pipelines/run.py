@@ -14,8 +14,6 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Generic
 
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
-
 from rowlock import events
 from rowlock.clock import monotonic, utc_now
 from rowlock.database.pools import claim_slot
@@ -42,16 +40,16 @@ LOOK_AFTER_S = 3.0
 
 async def tell_indexes(context: PipelineContext[Any], request: ClaimRequest) -> IndexLook | None:
     """Look at the indexes of the table, and log what to change; None if that was not possible."""
-
-    async def work(session: AsyncSession, connection: AsyncConnection) -> IndexLook:
-        return await look_at_indexes(connection, request)
-
     timeout = context.settings.database_timeout
     try:
         engine = bind_of(context.session_factory(), context.leased).engine
         # A crowd that started together looks together.
         async with claim_slot(engine, wait_s=timeout.total_seconds()):
-            look = await context.transact(work, purpose="look at indexes", writes=False)
+            look = await context.transact(
+                lambda _session, connection: look_at_indexes(connection, request),
+                purpose="look at indexes",
+                writes=False,
+            )
     except Exception as error:
         text = "%s: the indexes could not be looked at"
         logger.debug(text, context.name, extra={"pipeline": context.name}, exc_info=error)

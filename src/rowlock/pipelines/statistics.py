@@ -13,10 +13,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from inspect import iscoroutinefunction
 from typing import TypeAlias
 
-from rowlock.errors import HOST_ERRORS, ConfigurationError
+from rowlock.errors import HOST_ERRORS
 from rowlock.hints import NotificationStatistics
 from rowlock.logs import get_logger
 
@@ -82,15 +81,7 @@ def subscribe_to_values(listener: ValueListener) -> Callable[[], None]:
 
     It is called several times for each row, where the value is counted, and must return at once;
     one that raises is logged. An event of each row would cost more than all of it.
-
-    Raises:
-        ConfigurationError: `listener` cannot be called, or would have to be awaited.
     """
-    if not callable(listener) or iscoroutinefunction(listener):
-        raise ConfigurationError(
-            "subscribe_to_values takes a function that is called with each value, and not awaited,"
-            f" not {listener!r:.100}"
-        )
     # Told apart by a token of its own: a listener that was subscribed twice ends once at a time.
     token = object()
     _value_subscriptions[token] = listener
