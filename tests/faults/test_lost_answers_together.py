@@ -181,12 +181,8 @@ async def test_a_commit_that_is_still_under_way_is_waited_for(
         async with postgresql_database.session_factory() as first:
             stamp = await first.scalar(select(func.now()))
             row = await first.get_one(Volume, volume.id)
-            row.status, row.last_processed_at, row.lock_token, row.lock_expires_at = (
-                "active",
-                stamp,
-                None,
-                None,
-            )
+            row.status, row.last_processed_at = "active", stamp
+            row.lock_token = row.lock_expires_at = None
             await first.flush()
             item.lose()
             pending = PendingOutcome(

@@ -104,16 +104,10 @@ async def test_guards_are_compared_together_as_they_are_alone(
         guarded = [((item.id, item.lock_token), w.values, w.unless_changed) for item, w in writes]
         async with database.engine.connect() as connection:  # rolled back
             assert await write_free(connection, GAUGES, guarded) == {0, 1}
-    expected = [Written.APPLIED, Written.APPLIED, Written.CHANGED, Written.CHANGED, Written.CHANGED]
+    expected = 2 * [Written.APPLIED] + 3 * [Written.CHANGED]
     assert await transact(database, work, GAUGES) == expected
     rows = [await row_of(database, GAUGES, item.id) for item in items]
-    assert [row.status for row in rows] == [
-        "written 0",
-        "written 1",
-        "overtaken",
-        "overtaken",
-        "overtaken",
-    ]
+    assert [row.status for row in rows] == ["written 0", "written 1"] + 3 * ["overtaken"]
 
 
 async def test_guarded_writes_of_one_shape_share_statements(database: TemporaryDatabase) -> None:
@@ -147,9 +141,8 @@ async def test_guarded_writes_of_one_shape_share_statements(database: TemporaryD
         assert len(faults.sent) <= 4, "to lock, to compare, to write, and to write what was changed"
     assert [Written.APPLIED if item.id % 2 else Written.CHANGED for item in items] == written
     for item in items:
-        assert (await row_of(database, GAUGES, item.id)).status == (
-            f"done {item.id}" if item.id % 2 else "overtaken"
-        )
+        status_of_row = (await row_of(database, GAUGES, item.id)).status
+        assert status_of_row == (f"done {item.id}" if item.id % 2 else "overtaken")
 
 
 class Unlike:

@@ -31,7 +31,7 @@ LINES = {
     "streams": 14345,
     "telemetry": 1238,
     "testing": 5273,
-    "tests": 124860,
+    "tests": 124845,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 252
