@@ -22,7 +22,6 @@ from typing import Generic, TypeAlias, TypeVar, cast
 
 from rowlock.clock import exponential, monotonic, sleep
 from rowlock.database.faults import is_outage, may_be_of_the_size
-from rowlock.errors import HOST_ERRORS
 from rowlock.logs import get_logger
 
 RETRY_DELAY_S = 0.05
@@ -194,8 +193,11 @@ class Batcher(Generic[RequestT, ResultT]):
 
     def _ended(self, _round: asyncio.Task[None]) -> None:
         # Here, whatever has ended it: a round that is cancelled before its first step runs no line.
+        # One that was cancelled says nothing of its requests: for their callers it is like a lost
+        # connection.
         self._is_working = False
-        self._tell_all(self._in_flight)
+        while self._in_flight:
+            self._tell(self._in_flight.popleft(), None, ConnectionAbortedError(self._name))
         if self._waiting and not self._is_working:
             self._begin()
 
@@ -222,8 +224,7 @@ class Batcher(Generic[RequestT, ResultT]):
         self.begun()
         try:
             results = await self._run([request for request, _, _ in batch])
-        # Whatever it is, the callers must get an answer.
-        except HOST_ERRORS as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the callers must get an answer
             await self._fail(batch, error)
             return
         took_s = monotonic() - self._began_at
@@ -231,11 +232,9 @@ class Batcher(Generic[RequestT, ResultT]):
         for _, result in zip(batch, results, strict=True):
             self._tell(self._in_flight.popleft(), result, None)
 
-    async def _fail(
-        self, batch: list[_Entry[RequestT, ResultT]], error: Exception | asyncio.CancelledError
-    ) -> None:
+    async def _fail(self, batch: list[_Entry[RequestT, ResultT]], error: Exception) -> None:
         behind: list[_Entry[RequestT, ResultT]] = []
-        if len(batch) > 1 and isinstance(error, Exception):
+        if len(batch) > 1:
             if may_be_of_the_size(error) and self._is_grace_over():
                 # There is no time for smaller batches, nor for those behind: each may take as long
                 # as this one did.
@@ -255,19 +254,9 @@ class Batcher(Generic[RequestT, ResultT]):
                 await self._answer(batch[half:])
                 return
         for _ in batch:
-            self._in_flight.popleft()
-        # A round that is cancelled from outside says nothing of its requests: for their callers it
-        # is like a lost connection.
-        self._tell_all(deque([*batch, *behind]), error if isinstance(error, Exception) else None)
-        if isinstance(error, asyncio.CancelledError):
-            raise error
-
-    def _tell_all(
-        self, entries: deque[_Entry[RequestT, ResultT]], error: Exception | None = None
-    ) -> None:
-        error = error or ConnectionAbortedError(self._name)
-        while entries:
-            self._tell(entries.popleft(), None, error)
+            self._tell(self._in_flight.popleft(), None, error)
+        for entry in behind:
+            self._tell(entry, None, error)
 
     def _tell(
         self, entry: _Entry[RequestT, ResultT], result: ResultT | None, error: Exception | None

@@ -172,18 +172,14 @@ def times_read(leased: LeasedTable) -> dict[str, Column[Any]]:
 
 def unreadable_column(leased: LeasedTable) -> ColumnElement[str | None]:
     """Return the attribute name of a column that cannot be read, as SQL; null if all can."""
-    found = [
-        (_is_unreadable(leased, column), literal(name, Text))
-        for name, column in times_read(leased).items()
-    ]
+    found = []
+    for name, column in times_read(leased).items():
+        unreadable: ColumnElement[bool] = is_unreadable_time(column)
+        if not leased.has_schedule:
+            # A stamp behind all times would make the row due for ever, and stay.
+            unreadable = or_(unreadable, is_beyond_time(column))
+        found.append((unreadable, literal(name, Text)))
     return case(*found, else_=null())
-
-
-def _is_unreadable(leased: LeasedTable, column: Column[Any]) -> ColumnElement[bool]:
-    if leased.has_schedule:
-        return is_unreadable_time(column)
-    # A stamp behind all times would make the row due for ever, and stay.
-    return or_(is_unreadable_time(column), is_beyond_time(column))
 
 
 def if_readable(time: ColumnElement[Any]) -> ColumnElement[Any]:

@@ -226,16 +226,15 @@ def is_plain(mapper: Mapper[Any]) -> bool:
     return (
         mapper.polymorphic_on is None
         and mapper.inherits is None
-        and all(_is_plain_column(prop) for prop in mapper.column_attrs)
+        and all(
+            len(prop.columns) == 1 and isinstance(prop.columns[0], Column) and not prop.deferred
+            for prop in mapper.column_attrs
+        )
         and all(relation.lazy not in _EAGER for relation in mapper.relationships)
         and not mapper.composites
         # Host code, or a type whose values know their parents (sqlalchemy.ext.mutable).
         and not mapper.class_manager.dispatch.load
     )
-
-
-def _is_plain_column(prop: Any) -> bool:
-    return len(prop.columns) == 1 and isinstance(prop.columns[0], Column) and not prop.deferred
 
 
 def attributes_of(mapper: Mapper[Any]) -> dict[str, Column[Any]]:
