@@ -19,7 +19,7 @@ Source: SQLite, "Isolation In SQLite"; SQLAlchemy, "Session Events": `after_tran
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import cache, partial
 from typing import Any
@@ -103,35 +103,16 @@ async def is_in_transaction(connection: AsyncConnection) -> bool:
     return bool(driver_connection.in_transaction)
 
 
-def is_held_in_process(session: AsyncSession, resource: str) -> bool:
-    """Whether the session's transaction holds the lock already."""
-    return process_key(session.get_bind().engine, resource) in _held_by(session.sync_session)
-
-
-async def hold_in_process(session: AsyncSession, resource: str, timeout_s: float | None) -> bool:
-    """Lock until the session's transaction ends, which it joins; False if not in time."""
-    if is_held_in_process(session, resource):
-        return True
-    key = process_key(session.get_bind().engine, resource)
-    _, lockset = LOCKERS.on("sqlite").get_lockset(ADVISORY_NAMESPACE)
-    request = lockset.request((key,))
-    granted = False
-    try:
-        granted = await request.wait_for_grant(timeout_s)
-    finally:
-        if granted:
-            _held_by(session.sync_session)[key] = partial(lockset.leave, request)
-        else:
-            lockset.leave(request)
-    return granted
-
-
-async def hold_keys_in_process(
-    session: AsyncSession, namespace: str, keys: tuple[Hashable, ...], *, timeout_s: float | None
+async def hold_in_process(
+    session: AsyncSession, namespace: str, keys: Iterable[Hashable], timeout_s: float | None
 ) -> bool:
-    """Lock all `keys` of a lockset or none until the transaction ends; its own are held."""
+    """Lock all `keys` of a lockset or none until the session's transaction ends; False if not in
+    time. What the transaction holds already is its own.
+    """
     held = _held_by(session.sync_session)
-    wanted = tuple(key for key in keys if (namespace, "key", key) not in held)
+    wanted = tuple(key for key in keys if (namespace, key) not in held)
+    if not wanted:
+        return True
     _, lockset = LOCKERS.on("sqlite").get_lockset(namespace)
     request = lockset.request(wanted)
     granted = False
@@ -141,29 +122,22 @@ async def hold_keys_in_process(
         if granted:
             # One request for all of them: it is left once, by the first key.
             leave_once = cache(partial(lockset.leave, request))
-            held.update({(namespace, "key", key): leave_once for key in wanted})
+            held.update({(namespace, key): leave_once for key in wanted})
         else:
             lockset.leave(request)
     return granted
 
 
-def release_keys_in_process(
-    session: AsyncSession, namespace: str, keys: tuple[Hashable, ...]
-) -> None:
+def release_in_process(session: AsyncSession, namespace: str, keys: Iterable[Hashable]) -> None:
     """Unlock before the transaction has ended; only for a lock under which nothing was done."""
     held = _held_by(session.sync_session)
     for key in keys:
-        held.pop((namespace, "key", key), lambda: None)()
+        held.pop((namespace, key))()
 
 
-def release_in_process(session: AsyncSession, resource: str) -> None:
-    """As `release_keys_in_process`, for a name."""
-    _held_by(session.sync_session).pop(process_key(session.get_bind().engine, resource))()
-
-
-def process_key(engine: Engine, resource: str) -> tuple[str | None, str]:
-    """Return the key of the lock: files are apart, as databases are on a server."""
-    return engine.url.database, resource
+def key_of_name(session: AsyncSession, name: str) -> Hashable:
+    """Return the key of an advisory lock: files are apart, as databases are on a server."""
+    return session.get_bind().engine.url.database, name
 
 
 def _held_by(session: Session) -> dict[Hashable, Callable[[], None]]:
@@ -193,9 +167,10 @@ class SqliteLocks(LockDialect):
         self, connection: AsyncConnection | AsyncSession, resource: str, timeout_s: float | None
     ) -> bool:
         session = session_on_sqlite(connection)
-        if not is_held_in_process(session, resource):
+        key = key_of_name(session, resource)
+        if (ADVISORY_NAMESPACE, key) not in _held_by(session.sync_session):
             await untouched_connection(session)
-        return await hold_in_process(session, resource, timeout_s)
+        return await hold_in_process(session, ADVISORY_NAMESPACE, [key], timeout_s)
 
     async def hold_name_with_snapshot(
         self, session: AsyncSession, namespace: str, timeout_s: float | None
@@ -204,14 +179,8 @@ class SqliteLocks(LockDialect):
         session_on_sqlite(session)
         if is_writing_alone(session):
             return True
-        held_before = is_held_in_process(session, namespace)
-
-        def release() -> None:
-            if not held_before:
-                release_in_process(session, namespace)
-
-        hold = partial(hold_in_process, session, namespace, timeout_s)
-        return await hold_and_write_alone(session, hold, release, timeout_s=timeout_s)
+        keys = [key_of_name(session, namespace)]
+        return await hold_and_write_alone(session, ADVISORY_NAMESPACE, keys, timeout_s=timeout_s)
 
     async def hold_rows(
         self,
@@ -225,13 +194,10 @@ class SqliteLocks(LockDialect):
         writes.
         """
         session_on_sqlite(session)
-        table = table_of(mapper)
         if is_writing_alone(session):
             # A holder of a key could not write meanwhile, so waiting for it would deadlock.
-            return await hold_keys_in_process(session, table, keys, timeout_s=0.0)
-        hold = partial(hold_keys_in_process, session, table, keys, timeout_s=timeout_s)
-        release = partial(release_keys_in_process, session, table, keys)
-        return await hold_and_write_alone(session, hold, release, timeout_s=timeout_s)
+            return await hold_in_process(session, table_of(mapper), keys, 0.0)
+        return await hold_and_write_alone(session, table_of(mapper), keys, timeout_s=timeout_s)
 
     async def queue_to_write(
         self,
@@ -244,7 +210,8 @@ class SqliteLocks(LockDialect):
         """Hold the name of the queue in this process, and where the host has begun a transaction,
         the file, too.
         """
-        if is_held_in_process(session, name):
+        key = key_of_name(session, name)
+        if (ADVISORY_NAMESPACE, key) in _held_by(session.sync_session):
             return False
         # Before the wait, so that the holder never wants for one.
         connection, is_new = await joined_connection(session)
@@ -252,7 +219,7 @@ class SqliteLocks(LockDialect):
         if begun_by_host and (not is_new or await unless()):
             return False  # it has the file already, or a snapshot that a wait would make older
         async with outside_of_transaction(connection):
-            held = await hold_in_process(session, name, timeout_s)
+            held = await hold_in_process(session, ADVISORY_NAMESPACE, [key], timeout_s)
             if held and begun_by_host and not await write_alone(session, connection, timeout_s):
                 self.leave_queue(session, name)
                 held = False
@@ -261,21 +228,22 @@ class SqliteLocks(LockDialect):
         return True
 
     def leave_queue(self, session: AsyncSession, name: str) -> None:
-        release_in_process(session, name)
+        release_in_process(session, ADVISORY_NAMESPACE, [key_of_name(session, name)])
 
 
 async def hold_and_write_alone(
     session: AsyncSession,
-    hold: Callable[[], Awaitable[bool]],
-    release: Callable[[], None],
+    namespace: str,
+    keys: Sequence[Hashable],
     *,
     timeout_s: float | None,
 ) -> bool:
-    """Hold something in this process, then begin to write: both in time, or neither."""
+    """Hold keys in this process, then begin to write: both in time, or neither."""
     connection = await untouched_connection(session)
-    started = monotonic()
+    started, held = monotonic(), _held_by(session.sync_session)
+    new = [key for key in keys if (namespace, key) not in held]
     async with outside_of_transaction(connection):
-        if not await hold():
+        if not await hold_in_process(session, namespace, new, timeout_s):
             return False
         left_s = None if timeout_s is None else max(0.0, timeout_s - (monotonic() - started))
         writing = False
@@ -283,7 +251,7 @@ async def hold_and_write_alone(
             writing = await write_alone(session, connection, left_s)
         finally:
             if not writing:
-                release()
+                release_in_process(session, namespace, new)
     return writing
 
 
