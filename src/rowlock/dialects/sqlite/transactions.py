@@ -25,7 +25,7 @@ import asyncio
 import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from datetime import timedelta
 from functools import cache, partial
 from inspect import iscoroutinefunction
@@ -51,9 +51,6 @@ __all__ = ["Hops", "HopsCursor", "hops_of", "in_one_hop_each"]
 
 # ---------------------------------------------------------------- hops
 
-
-ROWS_MAX = 1000
-"""How many rows a hop brings; a cursor with more stays open, so that streams need no memory."""
 
 _HOPS = "rowlock_hops"
 
@@ -197,7 +194,6 @@ class HopsCursor:
 
     def __init__(self, hops: Hops) -> None:
         self._hops = hops
-        self._rest: sqlite3.Cursor | None = None
         self._rows: deque[Any] = deque()
         self.description: tuple[tuple[Any, ...], ...] | None = None
         self.rowcount = -1
@@ -215,68 +211,42 @@ class HopsCursor:
         await self.close()
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        while rows := await self.fetchmany(ROWS_MAX):
-            for row in rows:
-                yield row
+        while self._rows:
+            yield self._rows.popleft()
 
     async def execute(self, sql: str, parameters: Iterable[Any] | None = None) -> HopsCursor:
         if not self._hops.takes(sql):
-            await self.close()
             given: Any = () if parameters is None else parameters
             await self._hops.run(partial(self._execute, lambda cursor: cursor.execute(sql, given)))
         return self
 
     async def executemany(self, sql: str, parameters: Iterable[Any]) -> HopsCursor:
-        await self.close()
         await self._hops.run(
             partial(self._execute, lambda cursor: cursor.executemany(sql, parameters))
         )
         return self
 
     async def fetchone(self) -> object:
-        rows = await self.fetchmany(1)
-        return rows[0] if rows else None
+        return self._rows.popleft() if self._rows else None
 
     async def fetchmany(self, size: int | None = None) -> list[Any]:
-        wanted = self.arraysize if size is None else size
-        while self._rest is not None and len(self._rows) < wanted:
-            await self._hops.run(self._bring)
-        return [self._rows.popleft() for _ in range(min(wanted, len(self._rows)))]
+        wanted = min(self.arraysize if size is None else size, len(self._rows))
+        return [self._rows.popleft() for _ in range(wanted)]
 
     async def fetchall(self) -> list[Any]:
-        while self._rest is not None:
-            await self._hops.run(self._bring)
         rows, self._rows = list(self._rows), deque()
         return rows
 
     async def close(self) -> None:
-        """Close what is open; most often nothing is."""
         self._rows.clear()
-        if self._rest is not None:
-            await self._hops.run(self._close)
 
     def _execute(self, run: Callable[[sqlite3.Cursor], object]) -> None:
-        self._rest = self._hops.new_cursor()
-        try:
-            run(self._rest)
-            self.description, self.lastrowid = self._rest.description, self._rest.lastrowid
-            self._bring()
-        except Exception:
-            self._close()
-            raise
-
-    def _bring(self) -> None:
-        assert self._rest is not None
-        rows = self._rest.fetchmany(ROWS_MAX) if self.description else []
-        self._rows.extend(rows)
-        self.rowcount = self._rest.rowcount
-        if len(rows) < ROWS_MAX:
-            self._close()
-
-    def _close(self) -> None:
-        rest, self._rest = self._rest, None
-        if rest is not None:
-            rest.close()
+        # All rows at once: a cursor that stays open would keep the file locked.
+        with closing(self._hops.new_cursor()) as cursor:
+            run(cursor)
+            self.description, self.lastrowid = cursor.description, cursor.lastrowid
+            self._rows = deque(cursor.fetchall() if cursor.description else ())
+            self.rowcount = cursor.rowcount
 
 
 class _SkippedRollback:
