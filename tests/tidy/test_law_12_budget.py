@@ -17,8 +17,8 @@ LINES = {
     "dashboard": 1845,
     "database": 1236,
     "demo": 659,
-    "dialects": 3490,
-    "dispatch": 3789,
+    "dialects": 3380,
+    "dispatch": 3787,
     "graph": 7095,
     "ground": 2813,
     "insight": 9585,
@@ -31,7 +31,7 @@ LINES = {
     "streams": 14345,
     "telemetry": 1238,
     "testing": 5273,
-    "tests": 124845,
+    "tests": 124838,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 252

@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from sqlalchemy import (
     Column,
@@ -27,13 +27,9 @@ from sqlalchemy import (
     Connection,
     Engine,
     Executable,
-    Index,
     Pool,
-    PrimaryKeyConstraint,
     Table,
     Text,
-    TextClause,
-    UniqueConstraint,
     literal,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
@@ -165,12 +161,6 @@ class RowDialect(ABC):
     def empty_object(self) -> str:
         """Return an empty JSON object as a column's default, as the database gives that back."""
 
-    @abstractmethod
-    def insert_unless_there(
-        self, model: type[Any], values: dict[str, Any], *, unique: str, where: TextClause
-    ) -> Executable:
-        """Return an INSERT that returns the row; none if the unique index has it."""
-
     def set_fillfactor(self, table: str, percent: int | None) -> str | None:
         """Return the statement that leaves room in a quoted table's pages, if there is one."""
         return None
@@ -252,10 +242,6 @@ TRANSACTIONS: DialectPart[TransactionDialect] = DialectPart("transactions", Tran
 # ---------------------------------------------------------------- many rows in one statement
 
 
-Unique: TypeAlias = Index | UniqueConstraint | PrimaryKeyConstraint
-"""What keeps the values of a row apart from those of all others."""
-
-
 class BulkDialect(ABC):
     """One database's way to write and to find many rows.
 
@@ -280,10 +266,10 @@ class BulkDialect(ABC):
         """
 
     @abstractmethod
-    def insert_unless_there(self, table: Table, unique: Unique) -> Any:
-        """Return an INSERT of one row, to be executed for many, which leaves a row as it is that
-        has the same values in `unique`: an index, which may have some rows only, or a constraint
-        that is checked at once.
+    def insert_unless_there(self, into: Any, columns: Sequence[Any], where: Any = None) -> Any:
+        """Return an INSERT of one row into a table or model, which may be executed for many, and
+        leaves a row as it is that has the same values in `columns`: those of a unique index, which
+        may have the rows of `where` only, or of a constraint that is checked at once.
         """
 
     @abstractmethod

@@ -55,7 +55,7 @@ from rowlock.dispatch.settings import DispatchSettings
 from rowlock.errors import AdmissionRejected, PipelineError
 from rowlock.execution import execute
 from rowlock.logs import get_logger
-from rowlock.spi import ROWS, LeasedTable, ModelT, bind_of, database_time_after, is_free
+from rowlock.spi import BULK, LeasedTable, ModelT, bind_of, database_time_after, is_free
 
 SUBMIT_WAIT_S_MAX = 30.0
 """How long a submission waits for its lock, and then for a database that others write to, in
@@ -257,13 +257,11 @@ class Admission(Generic[ModelT]):
     async def _insert(
         self, session: AsyncSession, dedup_key: str, values: Mapping[str, Any]
     ) -> ModelT | None:
-        dialect = ROWS.on(bind_of(session, self._leased).dialect.name)
-        given = {"dedup_key": dedup_key, **values}
+        dialect = BULK.on(bind_of(session, self._leased).dialect.name)
         # By one statement: a failed flush would end the caller's transaction.
-        free = dialect.insert_unless_there(
-            self._model, given, unique="dedup_key", where=text(ACTIVE_SQL)
-        )
-        row: ModelT | None = (await self._execute(session, free)).scalar_one_or_none()
+        new = dialect.insert_unless_there(self._model, ["dedup_key"], text(ACTIVE_SQL))
+        new = new.values({"dedup_key": dedup_key, **values}).returning(self._model)
+        row: ModelT | None = (await self._execute(session, new)).scalar_one_or_none()
         return row
 
     async def _execute(self, session: AsyncSession, statement: Executable) -> Any:

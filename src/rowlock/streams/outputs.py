@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, NoReturn, TypeGuard, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from sqlalchemy import (
     Column,
@@ -18,7 +18,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-from rowlock.dialects.contract import Unique
 from rowlock.errors import ConfigurationError
 from rowlock.spi import BULK, attributes_of, check_kept, mapper_of, single_table
 from rowlock.streams.computing.encoding import Codec
@@ -212,7 +211,9 @@ class TableOutput(Output[O]):
             alike.setdefault(tuple(sorted(row.stored)), []).append(row.stored)
         statement: Any = insert(self.table)
         if self._unique is not None:
-            statement = BULK.of(connection).insert_unless_there(self.table, self._unique)
+            where = self._unique.dialect_options[connection.dialect.name].get("where")
+            there = self._unique.columns
+            statement = BULK.of(connection).insert_unless_there(self.table, there, where)
         for some in alike.values():
             await connection.execute(statement, some)
 
@@ -244,14 +245,14 @@ def _is_required(column: Column[Any]) -> bool:
     return not (column.nullable or column.default is not None or is_given_by_database)
 
 
-def _outbox_rule(table: Table) -> Unique | None:
-    for one in (*table.indexes, *table.constraints):
-        if _is_unique(one) and [column.key for column in one.columns] == [DEDUP_KEY]:
-            return one
-    return None
+def _outbox_rule(table: Table) -> Any:
+    rules: list[Any] = [*table.indexes, *table.constraints]
+    return next(
+        (one for one in rules if _is_unique(one) and one.columns.keys() == [DEDUP_KEY]), None
+    )
 
 
-def _is_unique(one: object) -> TypeGuard[Unique]:
+def _is_unique(one: Any) -> bool:
     if isinstance(one, Index):
         return one.unique
     # A deferrable one is checked too late for a row to be left out.

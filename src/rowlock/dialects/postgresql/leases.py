@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import (
     ARRAY,
     CTE,
+    JSON,
     Column,
     ColumnElement,
     Executable,
@@ -48,10 +49,9 @@ from sqlalchemy.types import NullType, UserDefinedType
 
 from rowlock.dialects.contract import LeaseDialect
 from rowlock.dialects.postgresql.rows import (
-    Compared,
     as_there,
-    compared,
     fits_array,
+    has_equality,
     name_in_database,
     unnested,
 )
@@ -493,8 +493,7 @@ class PostgresqlLeases(LeaseDialect):
         """
         # A bare value would get the type that SQLAlchemy guesses from it.
         given = literal(value, column.type)
-        kind = compared(column.type)
-        if kind is Compared.AS_DOCUMENT:
+        if isinstance(as_there(column.type), JSON):
             # Imported only where it is needed: SQLAlchemy's dialect is large, and a host on SQLite
             # has no use for it.
             from sqlalchemy.dialects.postgresql import JSONB  # noqa: PLC0415
@@ -505,7 +504,7 @@ class PostgresqlLeases(LeaseDialect):
             return as_jsonb == cast(given, JSONB)
         if value is None:
             return column.is_(null())
-        if kind is Compared.AS_IT_IS:
+        if has_equality(column.type):
             return column.is_not_distinct_from(given)
         return cast(column, Text).is_not_distinct_from(cast(cast(given, column.type), Text))
 

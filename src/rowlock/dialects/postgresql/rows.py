@@ -16,13 +16,11 @@ Source: PostgreSQL, "Date/Time Functions and Operators", "CREATE INDEX" and "ALT
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum as PythonEnum
 from functools import cache
 from typing import Any
 
 from sqlalchemy import (
     ARRAY,
-    JSON,
     Boolean,
     Column,
     ColumnElement,
@@ -30,7 +28,6 @@ from sqlalchemy import (
     DateTime,
     Dialect,
     Enum,
-    Executable,
     Float,
     Integer,
     Interval,
@@ -39,7 +36,6 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    TextClause,
     Time,
     Uuid,
     any_,
@@ -56,7 +52,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import TypeEngine
 
-from rowlock.dialects.contract import BulkDialect, RowDialect, Unique
+from rowlock.dialects.contract import BulkDialect, RowDialect
 from rowlock.execution import kept_statement
 from rowlock.rows.assignments import Slot
 from rowlock.rows.leased_table import innermost, is_ours
@@ -77,13 +73,6 @@ def name_in_database(connection: AsyncConnection, table: Any) -> str:
 
 
 _PLAIN = (Boolean, Date, DateTime, Float, Integer, Numeric, String, Uuid)
-_PLAIN_OR_BYTES = (*_PLAIN, LargeBinary, Time)
-
-
-class Compared(PythonEnum):
-    AS_IT_IS = "by its own equality"
-    AS_DOCUMENT = "as jsonb"
-    AS_TEXT = "as text"
 
 
 def as_there(type_: TypeEngine[Any]) -> TypeEngine[Any]:
@@ -106,18 +95,11 @@ def unbounded(type_: TypeEngine[Any]) -> TypeEngine[Any]:
     return String() if isinstance(there, String) and not isinstance(there, Enum) else type_
 
 
-def compared(type_: TypeEngine[Any]) -> Compared:
+def has_equality(type_: TypeEngine[Any]) -> bool:
     there = as_there(type_)
-    if isinstance(there, JSON):
-        return Compared.AS_DOCUMENT
     # SQLAlchemy's class for the server's own intervals is none of `Interval`.
-    if (
-        isinstance(there, _PLAIN_OR_BYTES)
-        or isinstance(type_, Interval)
-        or there.__visit_name__ == "INTERVAL"
-    ):
-        return Compared.AS_IT_IS
-    return Compared.AS_TEXT
+    is_interval = isinstance(type_, Interval) or there.__visit_name__ == "INTERVAL"
+    return is_interval or isinstance(there, (*_PLAIN, LargeBinary, Time))
 
 
 @cache
@@ -200,13 +182,6 @@ class PostgresqlRows(RowDialect):
     def empty_object(self) -> str:
         return "'{}'::json"
 
-    def insert_unless_there(
-        self, model: type[Any], values: dict[str, Any], *, unique: str, where: TextClause
-    ) -> Executable:
-        new = insert(model).values(values)
-        free = new.on_conflict_do_nothing(index_elements=[unique], index_where=where)
-        return free.returning(model)
-
     def set_fillfactor(self, table: str, percent: int | None) -> str:
         setting = "RESET (fillfactor)" if percent is None else f"SET (fillfactor = {percent})"
         return f"ALTER TABLE {table} {setting}"
@@ -238,11 +213,8 @@ class PostgresqlBulk(BulkDialect):
         columns = zip(*rows, strict=True)
         return {_PREFIX + name: list(column) for name, column in zip(names, columns, strict=True)}
 
-    def insert_unless_there(self, table: Table, unique: Unique) -> Any:
-        where = unique.dialect_options["postgresql"].get("where")
-        return insert(table).on_conflict_do_nothing(
-            index_elements=[*unique.columns], index_where=where
-        )
+    def insert_unless_there(self, into: Any, columns: Sequence[Any], where: Any = None) -> Any:
+        return insert(into).on_conflict_do_nothing(index_elements=[*columns], index_where=where)
 
     def is_among(self, column: Column[Any], parameter: str) -> ColumnElement[bool]:
         given = bindparam(parameter, type_=ARRAY(unbounded(column.type)))

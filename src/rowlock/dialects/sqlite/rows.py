@@ -27,7 +27,6 @@ from sqlalchemy import (
     Date,
     DateTime,
     Dialect,
-    Executable,
     Float,
     Integer,
     LargeBinary,
@@ -36,7 +35,6 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    TextClause,
     Uuid,
     bindparam,
     cast,
@@ -53,7 +51,7 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import TypeEngine
 
-from rowlock.dialects.contract import BulkDialect, RowDialect, Unique
+from rowlock.dialects.contract import BulkDialect, RowDialect
 from rowlock.rows.leased_table import innermost, is_ours
 
 # ---------------------------------------------------------------- column kinds
@@ -191,13 +189,6 @@ class SqliteRows(RowDialect):
     def empty_object(self) -> str:
         return "'{}'"
 
-    def insert_unless_there(
-        self, model: type[Any], values: dict[str, Any], *, unique: str, where: TextClause
-    ) -> Executable:
-        new = insert(model).values(values)
-        free = new.on_conflict_do_nothing(index_elements=[unique], index_where=where)
-        return free.returning(model)
-
 
 def _format(compiler: SQLCompiler) -> str:
     return _escaped("'%Y-%m-%d %H:%M:%f000'", compiler)
@@ -223,11 +214,8 @@ class SqliteBulk(BulkDialect):
         slots = [f"bulk_{name}" for name in names]
         return [dict(zip(slots, row, strict=True)) for row in rows]
 
-    def insert_unless_there(self, table: Table, unique: Unique) -> Any:
-        where = unique.dialect_options["sqlite"].get("where")
-        return insert(table).on_conflict_do_nothing(
-            index_elements=[*unique.columns], index_where=where
-        )
+    def insert_unless_there(self, into: Any, columns: Sequence[Any], where: Any = None) -> Any:
+        return insert(into).on_conflict_do_nothing(index_elements=[*columns], index_where=where)
 
     def is_among(self, column: Column[Any], parameter: str) -> ColumnElement[bool]:
         return column.in_(select(_values(parameter)))
