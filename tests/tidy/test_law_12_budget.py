@@ -22,7 +22,7 @@ LINES = {
     "graph": 7095,
     "ground": 2813,
     "insight": 9585,
-    "leases": 2926,
+    "leases": 2908,
     "locks": 743,
     "migrations": 554,
     "pipelines": 7356,

@@ -201,14 +201,10 @@ async def load_rows(
     statement = build() if options else leased.prepared((load_rows, dialect, *compared), build)
     parameters = dialect.lease_parameters(leased, leases_of(items))
     found = await execute(session, statement, parameters, bind_arguments={"bind": bind})
-    rows: Sequence[ModelT] = found.scalars().unique().all()
-    by_key = {getattr(row, leased.key_name): row for row in rows}
+    rows: Sequence[Any] = found.scalars().unique().all()
+    by_lease = {(getattr(row, leased.key_name), row.lock_token): row for row in rows}
     session.expunge_all()
-    found_rows = [by_key.get(item.id) for item in items]
-    return [
-        row if getattr(row, "lock_token", None) == item.lock_token else None
-        for item, row in zip(items, found_rows, strict=True)
-    ]
+    return [by_lease.get(lease) for lease in leases_of(items)]
 
 
 async def as_seen(

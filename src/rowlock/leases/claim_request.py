@@ -251,33 +251,24 @@ async def count_deaths(
         if not row.died_here:
             counted.append(row)
             continue
-        before = deaths_of(row.dead_token)
-        lost_there = lost[mark_of(row.dead_token)]
-        deaths = deaths_after(row.dead_token, lost=lost_there, max_deaths=request.max_deaths)
+        dead_there = lost[mark_of(row.dead_token)]
+        deaths = deaths_after(row.dead_token, lost=dead_there, max_deaths=request.max_deaths)
         is_first = deaths.are_trying(request.max_deaths) and not is_trying
         is_trying = is_trying or is_first
         token = with_deaths(row.lock_token, deaths, in_crowd=in_crowd and not is_first)
-        is_attempt = deaths.counted > before.counted
-        counted.append(_with_lease(request.leased, row, token, is_attempt=is_attempt))
+        given: dict[str, Any] = {"lock_token": request.leased.as_token(token)}
+        if row.attempts is not None:
+            attempts = row.attempts + (deaths.counted > deaths_of(row.dead_token).counted)
+            given["attempts"] = min(attempts, request.leased.attempts_max)
+        values = list(row.row or ())
+        for name, value in given.items() if values else ():
+            values[request.leased.places[name]] = value
+        counted.append(row._replace(**given, row=values or None))
     return counted
 
 
 def _digits(token: object) -> str:
     return str(token).replace("-", "")
-
-
-def _with_lease(
-    leased: LeasedTable, row: ClaimedRow, token: object, *, is_attempt: bool
-) -> ClaimedRow:
-    attempts, changed = row.attempts, {"lock_token": leased.as_token(token)}
-    if attempts is not None:
-        attempts = min(attempts + is_attempt, leased.attempts_max)
-        changed["attempts"] = attempts
-    values = None if row.row is None else list(row.row)
-    if values is not None:
-        for name, value in changed.items():
-            values[leased.places[name]] = value
-    return row._replace(lock_token=changed["lock_token"], attempts=attempts, row=values)
 
 
 def values_read(

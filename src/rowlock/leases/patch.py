@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm.attributes import set_committed_value
 
 from rowlock.dialects.contract import LEASES
+from rowlock.leases.acquire import held_under
 from rowlock.leases.apply import RowWrite, apply_locked, lock_for_apply, unchanged_of
 from rowlock.leases.item import PipelineItem
 from rowlock.rows.assignments import ColumnValues
@@ -70,17 +71,11 @@ async def is_unchanged(
 ) -> bool:
     """Whether the row of `item` still has its token and `values`; joins the transaction."""
     dialect = LEASES.of(connection)
-    found = (
-        select(leased.key)
-        .where(leased.key == item.id, leased.column("lock_token") == item.lock_token)
-        .where(
-            *(
-                dialect.is_unchanged(column, value)
-                for column, value in column_values(leased, values).items()
-            )
-        )
-    )
-    return (await connection.execute(found)).first() is not None
+    given = column_values(leased, values)
+    unchanged = (dialect.is_unchanged(column, value) for column, value in given.items())
+    ours = held_under(leased, [item.id], item.lock_token)
+    found = await connection.execute(select(leased.key).where(ours, *unchanged))
+    return found.first() is not None
 
 
 def show(leased: LeasedTable, row: object, written: ColumnValues) -> None:

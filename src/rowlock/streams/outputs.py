@@ -246,14 +246,13 @@ def _is_required(column: Column[Any]) -> bool:
 
 
 def _outbox_rule(table: Table) -> Any:
-    rules: list[Any] = [*table.indexes, *table.constraints]
-    return next(
-        (one for one in rules if _is_unique(one) and one.columns.keys() == [DEDUP_KEY]), None
-    )
+    return next(filter(_is_outbox_rule, (*table.indexes, *table.constraints)), None)
 
 
-def _is_unique(one: Any) -> bool:
+def _is_outbox_rule(one: Any) -> bool:
     if isinstance(one, Index):
-        return one.unique
-    # A deferrable one is checked too late for a row to be left out.
-    return isinstance(one, UniqueConstraint | PrimaryKeyConstraint) and not one.deferrable
+        is_unique = one.unique
+    else:
+        # A deferrable one is checked too late for a row to be left out.
+        is_unique = isinstance(one, UniqueConstraint | PrimaryKeyConstraint) and not one.deferrable
+    return is_unique and one.columns.keys() == [DEDUP_KEY]
