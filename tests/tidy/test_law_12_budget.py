@@ -25,7 +25,7 @@ LINES = {
     "leases": 2908,
     "locks": 743,
     "migrations": 554,
-    "pipelines": 7356,
+    "pipelines": 7351,
     "rows": 2853,
     "services": 654,
     "streams": 14345,

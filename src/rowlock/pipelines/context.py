@@ -27,11 +27,10 @@ from rowlock.leases.related import RelatedLocker
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Attempt, HostCalls
 from rowlock.pipelines.hooks import NO_SEAMS, ExpectedErrors, Seams
-from rowlock.pipelines.lock_graph import Hooks
+from rowlock.pipelines.lock_graph import Hooks, LockGraph
 from rowlock.pipelines.schedules import RowSchedules
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.pipelines.statistics import Counters, Failures, Histograms
-from rowlock.rows.eligibility import LockingPipeline
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
 logger = get_logger(__name__)
@@ -276,7 +275,7 @@ class PipelineContext(Generic[ModelT]):
 
     Attributes:
         name: the pipeline's class name, which is also the owner in its leases.
-        locking_pipelines: returns which pipelines lock rows of this model as related rows.
+        lock_graph: the pipelines beside it, and whose rows each of them locks.
         intent: columns that services own.
         schedules: when rows are due by themselves; None if they are not.
         allows_none: whether `process` says by its annotation that it may return None.
@@ -304,7 +303,7 @@ class PipelineContext(Generic[ModelT]):
     hinter: PipelineHinter
     queue: ItemQueue[ModelT]
     locker: RelatedLocker
-    locking_pipelines: Callable[[], Sequence[LockingPipeline]]
+    lock_graph: LockGraph
     expected_errors: ExpectedErrors
     schedules: RowSchedules | None
     intent: Sequence[Column[Any]]

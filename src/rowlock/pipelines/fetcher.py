@@ -143,9 +143,9 @@ class ClaimBuilder(Generic[ModelT]):
 
     def next(self, limit: int, *, after: Position | None = None) -> ClaimRequest:
         """Return the request for up to `limit` rows behind `after`."""
-        context = self.context
-        ready = ready_condition(context.name, context.leased, context.hooks.ready)
-        locking_pipelines = context.locking_pipelines()
+        context, leased = self.context, self.context.leased
+        ready = ready_condition(context.name, leased, context.hooks.ready)
+        locking_pipelines = context.lock_graph.locking_pipelines_of(leased, but=context.name)
         # `on` and the times are the class's.
         fingerprints: list[object] = [fingerprint_of(ready, self._dialect)]
         for locking in locking_pipelines:

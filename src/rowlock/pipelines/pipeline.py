@@ -10,7 +10,6 @@ import inspect
 from collections.abc import Awaitable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
-from functools import partial
 from typing import Any, ClassVar, Generic, Unpack
 
 from sqlalchemy import Column, ColumnElement
@@ -272,7 +271,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
             hinter,
             queue,
             locker,
-            locking_pipelines=partial(beside.locking_pipelines_of, self.leased, but=self.name),
+            lock_graph=beside,
             expected_errors=self.expected_errors,
             schedules=self.schedules,
             intent=self.intent_columns,

@@ -90,13 +90,10 @@ class Loader(Generic[ModelT]):
                     self.context.failures.failed(LOADER, describe(error))
                 if not is_transient(error) or retries.are_over or self.context.grace_over:
                     raise
-                extra = {
-                    "pipeline": self.context.name,
-                    "row_id": item.id,
-                    "tries": retries.count,
-                }
+                name = self.context.name
+                extra = {"pipeline": name, "row_id": item.id, "tries": retries.count}
                 text = "%s: reading row %s is tried again"
-                logger.warning(text, self.context.name, item.id, extra=extra, exc_info=error)
+                logger.warning(text, name, item.id, extra=extra, exc_info=error)
                 await retries.rest()
                 continue
             if row is HIDDEN:
