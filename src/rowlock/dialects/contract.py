@@ -443,6 +443,7 @@ class LeaseDialect(ABC):
         self,
         leased: LeasedTable,
         slots: Sequence[Slot],
+        *,
         unless_changed: Mapping[str, Column[Any]],
         values: Callable[[Mapping[str, ColumnElement[Any]]], ColumnValues],
     ) -> Executable:

@@ -380,8 +380,8 @@ async def write_free(
             dialect.guarded_update,
             leased,
             [_NUMBER, *own],
-            dict(zip((name for name, _ in was), guarded, strict=True)),
-            partial(set_clause, shape),
+            unless_changed=dict(zip((name for name, _ in was), guarded, strict=True)),
+            values=partial(set_clause, shape),
         )
         statement = leased.prepared((write_free, dialect, shape, guarded, differing), build)
         columns = [group.numbers, *([row[column] for row in group.as_read] for column in guarded)]

@@ -202,6 +202,9 @@ async def _transact(
     return await context.transact(work, purpose=purpose)
 
 
+UNWRITTEN = "%s: the failure of row %s could not be written; it is free when its lease expires"
+UNWRITTEN_BY_HOST = "%s: what on_refused gave for row %s could not be written"
+
 Answer = Written | Exception | None
 """Of a batch to one outcome: what became of it; the last error, if no other try is worth it; None
 if it has to be written alone.
@@ -276,7 +279,8 @@ class Settler(Generic[ModelT]):
             elif item.held is None:
                 item.is_settling = True
                 pending = PendingOutcome(item, decision)
-                if self._goes_together(pending):
+                # Trust is asked for the time at which its attempt ended, a moment ago.
+                if item.is_trusted(item.ended_at or None) and self._goes_together(pending):
                     self._batcher.submit_nowait(pending, self._done)
                     return
         except Exception:
@@ -400,15 +404,11 @@ class Settler(Generic[ModelT]):
             try:
                 written = await self.write(PendingOutcome(item, failure))
             except Exception as again:
-                if failure is instead[-1] or is_transient(again):
-                    text = (
-                        "%s: the failure of row %s could not be written; it is free when its lease"
-                        " expires"
-                    )
-                    logger.exception(text, self.context.name, item.id, extra=extra)
-                    break
-                text = "%s: what on_refused gave for row %s could not be written"
+                is_last = failure is instead[-1] or is_transient(again)
+                text = UNWRITTEN if is_last else UNWRITTEN_BY_HOST
                 logger.exception(text, self.context.name, item.id, extra=extra)
+                if is_last:
+                    break
                 continue
             if written.is_made:
                 self._record(item, failure, written)
@@ -467,7 +467,7 @@ class Settler(Generic[ModelT]):
         """
         answer: Answer = None
         error: Exception | None = None
-        if self._goes_together(pending):
+        if pending.is_worth_a_try and self._goes_together(pending):
             try:
                 answer = await self._batcher.submit(pending)
             except Exception as raised:  # noqa: BLE001 - it is tried alone

@@ -436,6 +436,7 @@ class PostgresqlLeases(LeaseDialect):
         self,
         leased: LeasedTable,
         slots: Sequence[Slot],
+        *,
         unless_changed: Mapping[str, Column[Any]],
         values: Callable[[Mapping[str, ColumnElement[Any]]], ColumnValues],
     ) -> Executable:
