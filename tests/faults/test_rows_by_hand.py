@@ -360,3 +360,24 @@ async def test_infinite_times_cost_their_own_row_only(
         "queued" if waits or is_parked else "done",
         "done",
     ]
+
+
+@pytest.mark.parametrize("kept", ["NEW.status = 'done'", "NEW.lock_token IS NULL"])
+async def test_a_row_that_a_trigger_keeps_is_not_taken_for_written(
+    database: TemporaryDatabase, kept: str
+) -> None:
+    """Its outcome would count as applied while the row stays leased, and is worked on again."""
+    spoilt, _ = await add(database, Run(id=1), Run(id=2))
+    when = f"CREATE TRIGGER keep BEFORE UPDATE ON runs FOR EACH ROW WHEN (NEW.id = 1 AND {kept})"
+    async with database.engine.begin() as connection:
+        if database.dialect_name == "sqlite":
+            await connection.execute(text(f"{when} BEGIN SELECT RAISE(IGNORE); END"))
+        else:
+            keep = "FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
+            await connection.execute(text(f"CREATE {keep}"))
+            await connection.execute(text(f"{when} EXECUTE FUNCTION keep()"))
+    async with stepping(database.session_factory, RunPipeline()) as steps:
+        assert len(await steps.fetch_once()) == 2
+        await steps.work_all()
+        assert counted(steps)["applied"] == 1
+    assert "lock" in kept or "written: a trigger" in str((await read(database, spoilt)).last_error)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import delete, text
 
+from rowlock.errors import OutcomeError
 from rowlock.leases.apply import (
     RowWrite,
     Written,
@@ -237,9 +238,9 @@ async def test_a_batch_writes_nothing_to_a_row_that_was_not_locked(
     await add(database, Volume())
     (item,) = await claimed(database)
     await change(database, VOLUMES, item.id, lock_token=uuid.uuid4())
-    await transact(
-        database, lambda c: apply_locked(c, VOLUMES, [(item, RowWrite({STATUS: "active"}))])
-    )
+    writes = [(item, RowWrite({STATUS: "active"}))]
+    with pytest.raises(OutcomeError, match="was not written"):
+        await transact(database, lambda c: apply_locked(c, VOLUMES, writes))
     assert (await row_of(database, VOLUMES, item.id)).status == "submitted"
 
 

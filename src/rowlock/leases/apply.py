@@ -445,26 +445,31 @@ async def _update_together(
     given = None
     if _are_alike(leased, shape) and dialect.takes_arrays(own):
         given = dialect.held_parameters(leased, leases, own, columns=_columns(rows, differing))
+    parameters: Any
     if given is None:
-        each = [
+        parameters = [
             {"rowlock_key": key, "rowlock_token": token, **dict(zip(names, row, strict=True))}
             for (key, token), row in zip(leases, rows, strict=True)
         ]
-        await connection.execute(
-            _prepared(leased, shape, "each", build=lambda: _statement(leased, shape)), each
+        statement = _prepared(leased, shape, "each", build=partial(_statement, leased, shape))
+    else:
+
+        def build() -> Update:
+            held = dialect.unnested(leased, own)
+            ours = (leased.key == held.c.key, leased.column("lock_token") == held.c.token)
+            in_place = {name: held.c[name] for name, _ in own}
+            return update(leased.table).where(*ours).values(set_clause(shape, in_place))
+
+        parameters = given | _equal_parameters(slots, rows[0], differing=differing)
+        statement = _prepared(leased, shape, (dialect, differing), build=build)
+    result = await connection.execute(statement, parameters)
+    # Some drivers count nothing where there are many parameter sets.
+    if 0 <= result.rowcount < len(leases):
+        keys = ", ".join(str(key) for key, _ in leases)
+        raise OutcomeError(
+            f"{leased.name} {keys:.100} was not written: a trigger or a policy of the database"
+            " keeps the row as it is"
         )
-        return
-
-    def build() -> Update:
-        held = dialect.unnested(leased, own)
-        ours = (leased.key == held.c.key, leased.column("lock_token") == held.c.token)
-        in_place = {name: held.c[name] for name, _ in own}
-        return update(leased.table).where(*ours).values(set_clause(shape, in_place))
-
-    parameters = given | _equal_parameters(slots, rows[0], differing=differing)
-    await connection.execute(
-        _prepared(leased, shape, (dialect, differing), build=build), parameters
-    )
 
 
 def _prepared(

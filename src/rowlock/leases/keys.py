@@ -140,15 +140,12 @@ def spoilt_parameters(written: Iterable[Any]) -> dict[str, Any]:
     return {"rowlock_spoilt_keys": [key for key in written if key is not None]}
 
 
-_NOT_BY_VALUE: tuple[object, ...] = (None, object.__eq__, object.__hash__)
-
-
 def check_keys(leased: LeasedTable, keys: Iterable[Any]) -> None:
-    """Refuse, by `ModelError`, keys that are unequal to what is read again, or have no hash."""
+    """Refuse, by `ModelError`, keys that are unequal to what is read again."""
     for class_ in set(map(type, keys)):
         # There is one of each member of an enumeration.
-        compares_values = {class_.__eq__, class_.__hash__}.isdisjoint(_NOT_BY_VALUE)
-        if not (compares_values or issubclass(class_, Enum)):
+        equality: Any = class_.__eq__
+        if equality is object.__eq__ and not issubclass(class_, Enum):
             raise ModelError(
                 f"{leased.name}.{leased.key_name} is read as objects of {class_.__name__}, and two"
                 " that are read of one row are not equal: give that class __eq__ and __hash__, or"

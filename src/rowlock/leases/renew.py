@@ -40,17 +40,13 @@ async def renew(
     dialect = LEASES.of(connection)
 
     def build() -> ReturningUpdate[*tuple[Any, ...]]:
-        token, expires_at = (
-            leased.column("lock_token"),
-            type_coerce(leased.column("lock_expires_at"), UtcDateTime),
-        )
-        return _renewal(dialect, leased, lock_timeout=lock_timeout).returning(token, expires_at)
+        expires_at = type_coerce(leased.column("lock_expires_at"), UtcDateTime)
+        renewal = _renewal(dialect, leased, lock_timeout=lock_timeout)
+        return renewal.returning(leased.column("lock_token"), expires_at)
 
     statement = leased.prepared((renew, dialect, lock_timeout), build)
-    rows = (
-        await connection.execute(statement, dialect.lease_parameters(leased, leases_of(items)))
-    ).all()
-    return {row[0]: row[1] for row in rows}
+    given = dialect.lease_parameters(leased, leases_of(items))
+    return {row[0]: row[1] for row in await connection.execute(statement, given)}
 
 
 async def renew_each(
@@ -63,9 +59,8 @@ async def renew_each(
     """As `renew`, for related rows; returns the keys of those that were extended."""
     dialect = LEASES.of(connection)
     statement = _renewal(dialect, leased, lock_timeout=lock_timeout).returning(leased.key)
-    return frozenset(
-        (await connection.scalars(statement, dialect.lease_parameters(leased, leases))).all()
-    )
+    given = dialect.lease_parameters(leased, leases)
+    return frozenset((await connection.scalars(statement, given)).all())
 
 
 def _renewal(dialect: LeaseDialect, leased: LeasedTable, *, lock_timeout: timedelta) -> Update:
@@ -83,8 +78,5 @@ async def tokens_still_held(
     token, expires_at = leased.column("lock_token"), leased.column("lock_expires_at")
     dialect = LEASES.of(connection)
     statement = select(token).where(dialect.matches_leases(leased), expires_at > database_instant())
-    return frozenset(
-        (
-            await connection.scalars(statement, dialect.lease_parameters(leased, leases_of(items)))
-        ).all()
-    )
+    given = dialect.lease_parameters(leased, leases_of(items))
+    return frozenset((await connection.scalars(statement, given)).all())

@@ -69,7 +69,6 @@ from rowlock.leases.claim_request import (
 )
 from rowlock.leases.keys import (
     WrittenKey,
-    check_keys,
     checked_keys,
     is_not_spoilt,
     key_as_read,
@@ -123,7 +122,6 @@ async def _read_due(
             for row, key in zip(rows, keys, strict=True)
             if not isinstance(key, WrittenKey)
         ]
-        check_keys(leased, [key for _, key in found])
         left_out = len(held)
         if any(
             key in own_rows.running or (row.died_here and key in own_rows.held)

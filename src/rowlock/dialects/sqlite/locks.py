@@ -104,7 +104,7 @@ async def is_in_transaction(connection: AsyncConnection) -> bool:
 
 
 async def hold_in_process(
-    session: AsyncSession, namespace: str, keys: Iterable[Hashable], timeout_s: float | None
+    session: AsyncSession, namespace: str, keys: Iterable[Hashable], *, timeout_s: float | None
 ) -> bool:
     """Lock all `keys` of a lockset or none until the session's transaction ends; False if not in
     time. What the transaction holds already is its own.
@@ -170,7 +170,7 @@ class SqliteLocks(LockDialect):
         key = key_of_name(session, resource)
         if (ADVISORY_NAMESPACE, key) not in _held_by(session.sync_session):
             await untouched_connection(session)
-        return await hold_in_process(session, ADVISORY_NAMESPACE, [key], timeout_s)
+        return await hold_in_process(session, ADVISORY_NAMESPACE, [key], timeout_s=timeout_s)
 
     async def hold_name_with_snapshot(
         self, session: AsyncSession, namespace: str, timeout_s: float | None
@@ -196,7 +196,7 @@ class SqliteLocks(LockDialect):
         session_on_sqlite(session)
         if is_writing_alone(session):
             # A holder of a key could not write meanwhile, so waiting for it would deadlock.
-            return await hold_in_process(session, table_of(mapper), keys, 0.0)
+            return await hold_in_process(session, table_of(mapper), keys, timeout_s=0.0)
         return await hold_and_write_alone(session, table_of(mapper), keys, timeout_s=timeout_s)
 
     async def queue_to_write(
@@ -219,7 +219,7 @@ class SqliteLocks(LockDialect):
         if begun_by_host and (not is_new or await unless()):
             return False  # it has the file already, or a snapshot that a wait would make older
         async with outside_of_transaction(connection):
-            held = await hold_in_process(session, ADVISORY_NAMESPACE, [key], timeout_s)
+            held = await hold_in_process(session, ADVISORY_NAMESPACE, [key], timeout_s=timeout_s)
             if held and begun_by_host and not await write_alone(session, connection, timeout_s):
                 self.leave_queue(session, name)
                 held = False
@@ -243,7 +243,7 @@ async def hold_and_write_alone(
     started, held = monotonic(), _held_by(session.sync_session)
     new = [key for key in keys if (namespace, key) not in held]
     async with outside_of_transaction(connection):
-        if not await hold_in_process(session, namespace, new, timeout_s):
+        if not await hold_in_process(session, namespace, new, timeout_s=timeout_s):
             return False
         left_s = None if timeout_s is None else max(0.0, timeout_s - (monotonic() - started))
         writing = False
