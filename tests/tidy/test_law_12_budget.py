@@ -17,7 +17,7 @@ LINES = {
     "dashboard": 1845,
     "database": 1236,
     "demo": 659,
-    "dialects": 3378,
+    "dialects": 3376,
     "dispatch": 3787,
     "graph": 7095,
     "ground": 2813,

@@ -131,10 +131,8 @@ def _claiming(
     request: ClaimRequest, key_range: Range, *, leaves_spoilt_out: bool
 ) -> ReturningUpdate[*tuple[Any, ...]]:
     leased = request.leased
-    token, attempts = (
-        leased.column("lock_token"),
-        leased.column("attempts") if leased.has_schedule else null(),
-    )
+    token = leased.column("lock_token")
+    attempts = leased.column("attempts") if leased.has_schedule else null()
     ordered = (
         select(
             *([_ctid(leased).label("rowlock_place")] if leased.has_places else ()),

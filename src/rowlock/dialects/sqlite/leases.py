@@ -177,10 +177,8 @@ def _due(
     request: ClaimRequest, key_range: Range, held: frozenset[Any]
 ) -> TypedReturnsRows[*tuple[Any, ...]]:
     leased = request.leased
-    token, attempts = (
-        leased.column("lock_token"),
-        leased.column("attempts") if leased.has_schedule else null(),
-    )
+    token = leased.column("lock_token")
+    attempts = leased.column("attempts") if leased.has_schedule else null()
     lease = ("lock_token", "lock_owner", "lock_expires_at")
     given = (*lease, "attempts") if leased.has_schedule else lease
     values, is_whole = (
