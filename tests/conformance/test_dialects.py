@@ -24,7 +24,6 @@ from rowlock.errors import UnsupportedDialectError
 from rowlock.leases.apply import (
     RowWrite,
     Written,
-    apply,
     apply_locked,
     lock_for_apply,
     processed_at,
@@ -38,6 +37,7 @@ from rowlock.rows.lease_values import processed_values, unlocked_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 
+from ..leases.ground import apply
 from .kinds import KINDS, Animal, ByNumber, ByUuid, Cat, KindsBase
 
 T = TypeVar("T")
