@@ -33,12 +33,12 @@ class Counting(RecordingPipeline):
         return wanted
 
 
-def crowd(count: int, *models: Any) -> list[Counting]:
+def crowd(count: int, *models: Any, **settings: Any) -> list[Counting]:
     tables = models or (Volume,)
     return [
         type(
             f"Counting{number}", (Counting,), {"asked": 0, "model": tables[number % len(tables)]}
-        )()
+        )(**settings)
         for number in range(count)
     ]
 
@@ -88,8 +88,8 @@ async def test_claims_of_one_process_do_not_fight_for_a_sqlite_file(
     """A hundred pipelines that start at once would find the database locked, by each other."""
     await add(sqlite_database)
     engine = sqlite_database.create_engine(connect_args={"timeout": 0})
-    # Those of one table wait for its lockset.
-    pipelines = crowd(100, Volume, Run, Attachment)
+    # Those of one table wait for its lockset, for long on a busy machine.
+    pipelines = crowd(100, Volume, Run, Attachment, database_timeout=60)
     with heard_events() as heard:
         async with PipelineManager(
             async_sessionmaker(engine), pipelines, heartbeat_thread=False
@@ -110,7 +110,7 @@ async def test_claims_open_no_more_connections_than_the_pool_keeps(
     await add(postgresql_database)
     engine, opened = postgresql_database.create_engine(pool_size=2, max_overflow=50), []
     event.listen(engine.sync_engine, "connect", lambda *_: opened.append(1))
-    pipelines = crowd(30)
+    pipelines = crowd(30, database_timeout=60)
     async with PipelineManager(
         async_sessionmaker(engine), pipelines, heartbeat_thread=False
     ) as manager:
