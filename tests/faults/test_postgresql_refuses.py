@@ -98,14 +98,15 @@ async def test_a_result_outlasts_the_trouble_of_the_server(
     assert (row.status, is_free(row)) == ("active", True)
 
 
+@pytest.mark.parametrize("code", ["XX001", "57P01"])
 async def test_the_trouble_of_one_row_keeps_no_other_from_being_written(
-    postgresql_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+    postgresql_database: TemporaryDatabase, code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A host's trigger with a code of its own, or a damaged page, would hold up the results of
     all other rows.
     """
     rows = await add(postgresql_database, *(Volume(size_gb=number) for number in range(5)))
-    await begin_trouble(postgresql_database, "XX001", table="volumes", status="refused")
+    await begin_trouble(postgresql_database, code, table="volumes", status="refused")
     together = asyncio.Barrier(len(rows))
     # Not the first to be written, which would go by itself.
     refused = sorted(row.id for row in rows)[2]
@@ -125,9 +126,9 @@ async def test_the_trouble_of_one_row_keeps_no_other_from_being_written(
     } == {refused}
     assert len(pipeline.items) == 5
     again = "%s: writing the outcome of row %s is tried again"
-    assert {record.args[1] for record in caplog.records if record.args and record.msg == again} <= {
-        refused
-    }
+    tried = {record.args[1] for record in caplog.records if record.args and record.msg == again}
+    # The other one speaks of the server, as an outage does: the others of its batch meet again.
+    assert tried <= {refused} or code != "XX001"
 
 
 async def test_the_victim_of_a_deadlock_is_written_again(

@@ -36,9 +36,9 @@ class Counting(RecordingPipeline):
 def crowd(count: int, *models: Any, **settings: Any) -> list[Counting]:
     tables = models or (Volume,)
     return [
-        type(
-            f"Counting{number}", (Counting,), {"asked": 0, "model": tables[number % len(tables)]}
-        )(**settings)
+        type(f"Counting{number}", (Counting,), {"asked": 0, "model": tables[number % len(tables)]})(
+            **settings
+        )
         for number in range(count)
     ]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import String, bindparam, event, func
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only
 
@@ -136,6 +137,28 @@ async def test_a_result_that_never_gets_through_is_given_up(
             assert 30 <= loop.time() - began_at < 50
             assert counted(steps)["applied"] == 0
     assert [outcome for _, outcome in pipeline.stale] == [pipeline.usual_answer(item)]
+
+
+@virtual_time
+async def test_to_wait_for_a_row_is_no_overrun(virtual_database: TemporaryDatabase) -> None:
+    """A result whose row an earlier try had locked would be dropped for what others do since."""
+    await add(virtual_database, Volume())
+    cut = OperationalError("", {}, ConnectionResetError("cut"), connection_invalidated=True)
+
+    async def also(_session: Any, now: Any) -> None:
+        tries.append(now)
+        if len(tries) == 1:
+            faults.hang(when=lambda statement: statement.startswith("BEGIN"))
+            asyncio.get_running_loop().call_later(5 * OVERRUNS_MAX, faults.heal)
+            raise cut
+
+    tries: list[Any] = []
+    pipeline = VolumePipeline(answer=Apply({"status": "active"}, also=also), database_timeout=2)
+    async with stepping(virtual_database.session_factory, pipeline) as steps:
+        await steps.fetch_once()
+        with faults_of(virtual_database.engine) as faults:
+            await steps.work_once()
+        assert (counted(steps)["applied"], len(tries)) == (1, 2)
 
 
 @virtual_time

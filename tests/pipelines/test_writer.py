@@ -146,11 +146,11 @@ async def test_an_outage_is_waited_out(
 
         async with stepping(database.session_factory, VolumePipeline(answer=answer)) as steps:
             await steps.fetch_once()
-            await steps.work_once()
+            item = await steps.work_once()
     assert len(heard.of(events.ItemApplied)) == 1
     assert [row.status for row in await read_all(database, Volume)] == ["active"]
-    text = "VolumePipeline: writing outcomes of 1 rows is tried again"
-    of_it = {"pipeline": "VolumePipeline", "rows": 1}
+    text = f"VolumePipeline: writing the outcome of row {item.id} is tried again"
+    of_it = {"pipeline": "VolumePipeline", "row_id": item.id}
     again = told(caplog, "tried again")
     tries = again[-1].extra["tries"]
     assert 1 < tries < 20, "it backs off"

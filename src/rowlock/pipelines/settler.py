@@ -7,8 +7,8 @@ common case, an outcome that was written with others, takes no task of its own. 
 switch over decisions.
 
 Outcomes gather while a transaction is under way. One that brings its own statements or has related
-rows to free, whose row another transaction has locked, or that its batch could not be written with,
-gets a transaction of its own, so that it holds up no others. An error that passes is waited out.
+rows to free, or whose row another transaction has locked, gets a transaction of its own, so that it
+holds up no others. An error that passes is waited out, by each outcome for itself.
 
 Not here: what happens within a transaction (``pipelines/writer.py``).
 """
@@ -19,7 +19,6 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
@@ -27,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock import events
 from rowlock.clock import monotonic, sleep
 from rowlock.database.batcher import BATCH_MAX, Batcher, Retries
-from rowlock.database.faults import is_outage, is_transient, may_be_of_the_size
+from rowlock.database.faults import is_transient, may_be_of_the_size
 from rowlock.errors import HOST_ERRORS, LockWaitTimeout, TransactionTimeout
 from rowlock.leases.apply import MADE, Written
 from rowlock.leases.item import PipelineItem
@@ -205,11 +204,6 @@ async def _transact(
 UNWRITTEN = "%s: the failure of row %s could not be written; it is free when its lease expires"
 UNWRITTEN_BY_HOST = "%s: what on_refused gave for row %s could not be written"
 
-Answer = Written | Exception | None
-"""Of a batch to one outcome: what became of it; the last error, if no other try is worth it; None
-if it has to be written alone.
-"""
-
 
 class Settler(Generic[ModelT]):
     """Settles decisions of one pipeline.
@@ -225,7 +219,7 @@ class Settler(Generic[ModelT]):
         self.wake_after: Callable[[timedelta], None] = lambda _delay: None
         self._heartbeater = heartbeater
         self._writer = Writer(context)
-        self._batcher: Batcher[PendingOutcome[ModelT], Answer] = Batcher(
+        self._batcher: Batcher[PendingOutcome[ModelT], Written | None] = Batcher(
             self._write_together,
             name=f"{context.name} writes outcomes",
             timeout=context.settings.database_timeout,
@@ -328,8 +322,7 @@ class Settler(Generic[ModelT]):
                 await self._release_related(item)
                 self.wake_after(timedelta(0))
             case outcome:
-                pending = PendingOutcome(item, outcome)
-                await self._settle_outcome(pending, partial(self.write, pending))
+                await self._write(PendingOutcome(item, outcome))
 
     async def _release_together(
         self, batch: Sequence[tuple[PipelineItem[ModelT], bool]]
@@ -360,15 +353,16 @@ class Settler(Generic[ModelT]):
             work = self.clean_up(item, outcome)
             self.context.background.begin(work, purpose="clean up after a late result")
 
-    async def _settle_outcome(
-        self, pending: PendingOutcome[ModelT], write: Callable[[], Awaitable[Written]]
-    ) -> None:
-        item, outcome = pending.item, pending.outcome
+    async def _write(self, pending: PendingOutcome[ModelT]) -> None:
         try:
-            written = await write()
+            written = await self.write(pending)
         except Exception as error:  # noqa: BLE001 - the database refused what the host computed
-            await self._write_failure(item, outcome, error)
-            return
+            await self._write_failure(pending.item, pending.outcome, error)
+        else:
+            await self._follow(pending, written)
+
+    async def _follow(self, pending: PendingOutcome[ModelT], written: Written) -> None:
+        item, outcome = pending.item, pending.outcome
         # It may have been applied if that is unknown: cleaning up would take away what the row now
         # points to.
         cleans_up = not written.is_made and written is not Written.UNKNOWN
@@ -463,21 +457,52 @@ class Settler(Generic[ModelT]):
 
     async def write(self, pending: PendingOutcome[ModelT]) -> Written:
         """Write an outcome under the guard and return what became of it, after the COMMIT was
-        answered. The last error is raised.
+        answered.
+
+        A transient error is waited out for `lock_timeout` at most, counted while no outcome of this
+        pipeline gets through; while others do, for `LOCK_TIMEOUTS_MAX` times as long. One that is
+        itself too slow for its transaction is tried `OVERRUNS_MAX` times. The last error is raised.
         """
-        answer: Answer = None
-        error: Exception | None = None
-        if pending.is_worth_a_try and self._goes_together(pending):
+        context, item, aborts, overruns = self.context, pending.item, 0, 0
+        if item.is_deleted:
+            return Written.APPLIED
+        retries = Retries(self._gives_up_at)
+        while True:
+            if pending.kept_from_batches and not pending.stamps:
+                await self._let_a_renewal_in(item)
+            # After a try whose end is unknown the row has to be asked, whatever became of the
+            # lease.
+            if not (pending.stamps or item.is_trusted()):
+                return Written.STALE
             try:
-                answer = await self._batcher.submit(pending)
-            except Exception as raised:  # noqa: BLE001 - it is tried alone
-                error = raised
-        return await self._carry_on(pending, answer, error)
+                return await self._try(pending)
+            except Exception as error:
+                retries.failed()
+                aborts += isinstance(error, TransactionTimeout) and error.was_aborted
+                if pending.is_overrun(error):
+                    overruns, pending.kept_from_batches = overruns + 1, True
+                is_late = retries.are_over or aborts > ABORTS_MAX or overruns >= OVERRUNS_MAX
+                if not is_transient(error) or is_late or context.grace_over:
+                    return await self._learn(pending, error)
+                extra = {"pipeline": context.name, "row_id": item.id, "tries": retries.count}
+                text = "%s: writing the outcome of row %s is tried again"
+                logger.warning(text, context.name, item.id, extra=extra, exc_info=error)
+            # Each rests for itself: those of a batch that failed for one of them meet in others.
+            await retries.rest()
+
+    async def _try(self, pending: PendingOutcome[ModelT]) -> Written:
+        pending.row_is_locked = False
+        if self._goes_together(pending) and (written := await self._batcher.submit(pending)):
+            return written
+        began_at = monotonic()
+        written = await self._writer.write_alone(pending)
+        self._record_write(began_at, [pending], [written])
+        return written
 
     def _goes_together(self, pending: PendingOutcome[ModelT]) -> bool:
         """Whether it is written together with others; a deletion only if it locks nothing else."""
         item, outcome = pending.item, pending.outcome
-        if item.held or item.is_deleted or pending.also is not None:
+        if item.held or item.is_deleted or pending.kept_from_batches or pending.also is not None:
             return False
         return not isinstance(outcome, Delete) or not (
             self._deletes_alone or outcome.unless_changed
@@ -493,93 +518,33 @@ class Settler(Generic[ModelT]):
         values = outcome.values.values() if isinstance(outcome, Apply | Retry) else ()
         return int(not PLAIN.issuperset(map(type, values)) and any(map(is_like_no_other, values)))
 
-    async def _write_together(self, batch: Sequence[PendingOutcome[ModelT]]) -> list[Answer]:
-        """Write outcomes in one transaction; again, as long as the database is away and one of them
-        is worth it.
-        """
-        retries = Retries(self._gives_up_at)
-        while True:
-            began_at = monotonic()
-            try:
-                written = await self._writer.write_together(batch, begun=self._batcher.begun)
-            except Exception as error:
-                if may_be_of_the_size(error) or not is_outage(error):
-                    raise
-                retries.failed()
-                worth = [pending.is_worth_a_try for pending in batch]
-                if retries.are_over or self.context.grace_over or not any(worth):
-                    return [error if is_worth else Written.STALE for is_worth in worth]
-                extra = {"pipeline": self.context.name, "rows": len(batch), "tries": retries.count}
-                text = "%s: writing outcomes of %s rows is tried again"
-                logger.warning(text, self.context.name, len(batch), extra=extra, exc_info=error)
-            else:
-                self._record_write(began_at, batch, written)
-                return [*written]
-            await retries.rest()
+    async def _write_together(
+        self, batch: Sequence[PendingOutcome[ModelT]]
+    ) -> list[Written | None]:
+        began_at = monotonic()
+        try:
+            written = await self._writer.write_together(batch, begun=self._batcher.begun)
+        except Exception as error:
+            if len(batch) == 1:
+                batch[0].kept_from_batches = may_be_of_the_size(error)
+            raise
+        self._record_write(began_at, batch, written)
+        return written
 
     def _on_batch_done(
-        self, pending: PendingOutcome[ModelT], answer: Answer, error: Exception | None
+        self, pending: PendingOutcome[ModelT], written: Written | None, _error: Exception | None
     ) -> None:
         # What a batch has written is settled here and now; everything else takes its time.
         item = pending.item
-        if isinstance(answer, Written) and answer.is_made:
+        if written is not None and written.is_made:
             try:
-                self._record(item, pending.outcome, answer)
+                self._record(item, pending.outcome, written)
             finally:
                 self._finish(item)
-            return
-        carry_on = partial(self._carry_on, pending, answer, error)
-        self._in_a_task(item, self._settle_outcome(pending, carry_on))
-
-    async def _carry_on(
-        self, pending: PendingOutcome[ModelT], answer: Answer, error: Exception | None
-    ) -> Written:
-        """Return what became of an outcome once its batch has given an answer, or failed with an
-        error that concerns this outcome.
-        """
-        match answer:
-            case Written():
-                return answer
-            case None:
-                is_slow = error is not None and may_be_of_the_size(error)
-                return await self._write_alone(pending, is_slow=is_slow)
-            case last_error:
-                return await self._learn(pending, last_error)
-
-    async def _write_alone(self, pending: PendingOutcome[ModelT], *, is_slow: bool) -> Written:
-        """Write an outcome in a transaction of its own. `is_slow`: its last one ran out of time.
-
-        A transient error is waited out for `lock_timeout` at most, counted while no outcome of this
-        pipeline gets through; while others do, for `LOCK_TIMEOUTS_MAX` times as long. One that is
-        itself too slow for its transaction is tried `OVERRUNS_MAX` times.
-        """
-        context, item, aborts, overruns = self.context, pending.item, 0, 0
-        if item.is_deleted:
-            return Written.APPLIED
-        retries = Retries(self._gives_up_at)
-        while True:
-            if is_slow and not pending.stamps:
-                await self._let_a_renewal_in(item)
-            if not pending.is_worth_a_try:
-                return Written.STALE
-            began_at = monotonic()
-            try:
-                written = await self._writer.write_alone(pending)
-            except Exception as error:
-                retries.failed()
-                aborts += isinstance(error, TransactionTimeout) and error.was_aborted
-                if pending.is_overrun(error):
-                    overruns, is_slow = overruns + 1, True
-                is_late = retries.are_over or aborts > ABORTS_MAX or overruns >= OVERRUNS_MAX
-                if not is_transient(error) or is_late or context.grace_over:
-                    return await self._learn(pending, error)
-                extra = {"pipeline": context.name, "row_id": item.id, "tries": retries.count}
-                text = "%s: writing the outcome of row %s is tried again"
-                logger.warning(text, context.name, item.id, extra=extra, exc_info=error)
-            else:
-                self._record_write(began_at, [pending], [written])
-                return written
-            await retries.rest()
+        elif written is None:
+            self._in_a_task(item, self._write(pending))
+        else:
+            self._in_a_task(item, self._follow(pending, written))
 
     async def _let_a_renewal_in(self, item: PipelineItem[ModelT]) -> None:
         # Before the row is locked for long again, if trust does not last until that is over.

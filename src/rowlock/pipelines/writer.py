@@ -84,6 +84,7 @@ class PendingOutcome(Generic[ModelT]):
             became of the outcome if they were committed.
         once_dropped: what became of it if the row is no longer held: what a try found whose end is
             unknown, and that left no stamp.
+        kept_from_batches: it gets a transaction of its own, since its last one ran out of time.
         row_is_locked: its own transaction has locked the row: what takes its time now is the
             outcome's own.
         ended_with: the stamp in the row when `also` ended the transaction: the row tells whether it
@@ -94,17 +95,13 @@ class PendingOutcome(Generic[ModelT]):
     outcome: Outcome
     stamps: dict[datetime, Written] = field(default_factory=dict)
     once_dropped: Written = Written.STALE
+    kept_from_batches: bool = False
     row_is_locked: bool = False
     ended_with: datetime | None = None
 
     @property
     def also(self) -> Also | None:
         return self.outcome.also if isinstance(self.outcome, SUCCESSES) else None
-
-    @property
-    def is_worth_a_try(self) -> bool:
-        # After a try whose end is unknown the row has to be asked, whatever became of the lease.
-        return bool(self.stamps) or self.item.is_trusted()
 
     def is_overrun(self, error: Exception) -> bool:
         """Whether the outcome itself took longer than its transaction may; not an outage, nor a
@@ -336,6 +333,7 @@ class Writer(Generic[ModelT]):
             )
             for number, pending in members:
                 end = there[pending.item.id]
+                # An earlier try that was committed would have left no token for a later one.
                 made = [*pending.stamps.values()][-1]
                 ends[number] = made if end is Written.APPLIED else end
         return ends
