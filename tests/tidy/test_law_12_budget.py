@@ -25,7 +25,7 @@ LINES = {
     "leases": 2902,
     "locks": 743,
     "migrations": 554,
-    "pipelines": 7314,
+    "pipelines": 7312,
     "rows": 2853,
     "services": 654,
     "streams": 14345,

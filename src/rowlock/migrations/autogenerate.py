@@ -74,7 +74,7 @@ STEPS_MODULE = "rowlock.migrations"  # from where a migration imports the steps
 @dataclass(frozen=True, kw_only=True)
 class IndexStep(MigrateOperation):
     """An index of ours, built (`adds`) or dropped: of claims, made of a `DueIndex`, or of parked
-    rows, of which the key is told.
+    rows, made of their `key`.
     """
 
     name: str

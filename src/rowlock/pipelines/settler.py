@@ -456,8 +456,7 @@ class Settler(Generic[ModelT]):
             logger.error(text, self.context.name, item.id, extra=extra, exc_info=error)
 
     async def write(self, pending: PendingOutcome[ModelT]) -> Written:
-        """Write an outcome under the guard and return what became of it, after the COMMIT was
-        answered.
+        """Write an outcome under the guard; return how that ended, once the COMMIT was answered.
 
         A transient error is waited out for `lock_timeout` at most, counted while no outcome of this
         pipeline gets through; while others do, for `LOCK_TIMEOUTS_MAX` times as long. One that is
@@ -470,8 +469,7 @@ class Settler(Generic[ModelT]):
         while True:
             if pending.kept_from_batches and not pending.stamps:
                 await self._let_a_renewal_in(item)
-            # After a try whose end is unknown the row has to be asked, whatever became of the
-            # lease.
+            # A COMMIT without an answer is looked up in the row, even after the lease has ended.
             if not (pending.stamps or item.is_trusted()):
                 return Written.STALE
             try:
@@ -560,7 +558,7 @@ class Settler(Generic[ModelT]):
         return min(max(failed_at, self._wrote_at) + wait_s, failed_at + LOCK_TIMEOUTS_MAX * wait_s)
 
     async def _learn(self, pending: PendingOutcome[ModelT], error: Exception) -> Written:
-        """Return what became of an outcome that is tried no more; `error` if it was not written."""
+        """Return how the last try of an outcome ended; raise `error` if nothing was written."""
         if not pending.stamps:
             raise error
         try:

@@ -4,9 +4,9 @@ its related rows.
 Each transaction asks for trust before it locks the rows, locks them, plans what each outcome
 writes, writes it under the row's guard, and remembers the stamp until the COMMIT is answered.
 
-If an error hit the COMMIT, what became of it is unknown: the guarded write is tried again, and if
-the guard no longer matches, the row is asked whether it carries the stamp of an earlier try. What
-the database refused, on the other hand, is known not to have happened.
+After an error of the COMMIT it is unknown whether it was carried out: the guarded write is tried
+again, and if the guard no longer matches, the row tells by its stamp whether an earlier try was
+committed. What the database has refused was not committed.
 
 Not here: when outcomes are written, and tried again (``pipelines/settler.py``).
 """
@@ -178,7 +178,7 @@ class Writer(Generic[ModelT]):
         self, connection: AsyncConnection, batch: Sequence[PendingOutcome[ModelT]]
     ) -> list[Written | None]:
         """Write what is values alone, nearly all of it as a rule, by one statement for each set of
-        columns; return what became of it, and None of what has to be locked first.
+        columns; return the result of each, and None for those whose row has to be locked first.
         """
         written: list[Written | None] = [None] * len(batch)
         leased, at = self.context.leased, monotonic()
@@ -294,7 +294,7 @@ class Writer(Generic[ModelT]):
     async def find_earlier(
         self, pending: PendingOutcome[ModelT], *, purpose: str, waits: bool = False
     ) -> Written:
-        """Return what became of an earlier try, whose end is unknown, in a transaction that writes
+        """Return how an earlier try without an answer has ended, by a transaction that writes
         nothing; `waits` for one that still has the row locked.
         """
 
@@ -306,7 +306,7 @@ class Writer(Generic[ModelT]):
     async def _earlier_try(
         self, connection: AsyncConnection, pending: PendingOutcome[ModelT], *, waits: bool = False
     ) -> Written:
-        """Return what became of an earlier try, whose end is unknown; stale if there was none."""
+        """Return how an earlier try without an answer has ended; stale if there was none."""
         tries = await self._earlier_tries(connection, [(0, pending)], waits=waits)
         return tries.get(0, pending.once_dropped)
 
@@ -317,7 +317,7 @@ class Writer(Generic[ModelT]):
         *,
         waits: bool = False,
     ) -> dict[int, Written]:
-        """Return by number what became of those of which the end of an earlier try is unknown."""
+        """Return by number how earlier tries have ended whose COMMIT was not answered."""
         alike: dict[tuple[frozenset[datetime], bool], list[tuple[int, PendingOutcome[ModelT]]]] = {}
         for number, pending in batch:
             if pending.stamps:
