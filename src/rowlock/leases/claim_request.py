@@ -28,6 +28,7 @@ from sqlalchemy import (
     not_,
     null,
     select,
+    true,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.ext.compiler import compiles
@@ -38,7 +39,7 @@ from rowlock.database.transaction import SessionFactory, bind_of
 from rowlock.dialects.contract import LEASES
 from rowlock.errors import LockWaitTimeout
 from rowlock.rows.database_time import is_unreadable_time
-from rowlock.rows.expressions import is_small, may_be_large, unreadable_column
+from rowlock.rows.expressions import is_small, may_be_large, times_read
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.lock_tokens import (
     FEW_MAX,
@@ -279,28 +280,24 @@ def values_read(
     given: Collection[Column[Any]],
 ) -> tuple[list[ColumnElement[Any]], ColumnElement[bool]]:
     """Return what selects the values of a plain row's attributes, null for those that are `given`
-    otherwise, and whether that is the whole row: each time can be read, and each value is small.
+    otherwise, and whether that is the whole row unless it has an `unreadable_column`: each other
+    time can be read, and each value is small.
 
     `as_there` resolves a type for the database, and `size_of` asks for the bytes of a value.
     """
-    selected: list[ColumnElement[Any]] = []
-    are_there: list[ColumnElement[bool]] = [unreadable_column(leased).is_(None)]
+    guards: dict[Column[Any], ColumnElement[bool]] = {}
     for column in leased.attributes.values():
         type_ = as_there(column.type)
-        is_there: ColumnElement[bool] | None = None
-        if column in given:
-            selected.append(null())
-            continue
         if isinstance(type_, Date | DateTime):
-            is_there = not_(is_unreadable_time(column))
+            guards[column] = not_(is_unreadable_time(column))
         elif may_be_large(type_) and column not in leased.kept_columns:
-            is_there = is_small(size_of(column))
-        if is_there is None:
-            selected.append(column)
-        else:
-            selected.append(case((is_there, column)))
-            are_there.append(is_there)
-    return selected, and_(*are_there)
+            guards[column] = is_small(size_of(column))
+    replaced: dict[Column[Any], ColumnElement[Any]]
+    replaced = {column: case((guard, column)) for column, guard in guards.items()}
+    replaced |= dict.fromkeys(given, null())
+    reported = {*given, *times_read(leased).values()}
+    is_whole = and_(true(), *(guard for column, guard in guards.items() if column not in reported))
+    return [replaced.get(column, column) for column in leased.attributes.values()], is_whole
 
 
 def claim_parameters(request: ClaimRequest) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def _claimed(request: ClaimRequest, key: Any, returned: Sequence[Any]) -> Claime
             f"rows of {request.leased.name} have no lock_token although they were leased: does a"
             " trigger clear it?"
         )
-    values = row if request.with_rows and is_whole else None
+    values = row if request.with_rows and is_whole and unreadable is None else None
     if values is not None:
         values[request.leased.places[request.leased.key_name]] = key
     if attempts is not None:

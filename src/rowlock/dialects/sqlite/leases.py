@@ -158,7 +158,7 @@ def _claimed(request: ClaimRequest, due: Sequence[Any], *, key: Any, in_crowd: b
     # It was read before it was leased.
     for name, value in given.items() if row else ():
         row[leased.places[name]] = value
-    values = row if row and is_whole else None
+    values = row if row and is_whole and unreadable is None else None
     return ClaimedRow(
         key,
         token,

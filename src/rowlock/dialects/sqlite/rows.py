@@ -178,13 +178,12 @@ class SqliteRows(RowDialect):
         return f"strftime({_format(compiler)}, {written})"
 
     def is_no_time(self, written: str, compiler: SQLCompiler) -> str:
-        """SQLite takes a number for a day, and carries the 30th of February into March; Python does
-        neither.
-        """
-        shape = _escaped("'%Y-%m-%d'", compiler)
-        day = f"strftime({shape}, substr({written}, 1, 16))"
-        is_none = f"strftime({_format(compiler)}, {written}) IS NULL"
-        return f"({written} IS NOT NULL AND ({is_none} OR {day} IS NOT substr({written}, 1, 10)))"
+        """SQLite takes a number for a day, and carries the 30th of February; Python does not."""
+        # Times in the shape that is written here are compared once; claims ask for many.
+        is_odd = f"datetime({written}) IS NOT substr({written}, 1, 19)"
+        is_none = f"datetime({written}) IS NULL"
+        is_carried = f"date(substr({written}, 1, 16)) IS NOT substr({written}, 1, 10)"
+        return f"({written} IS NOT NULL AND {is_odd} AND ({is_none} OR {is_carried}))"
 
     def empty_object(self) -> str:
         return "'{}'"
