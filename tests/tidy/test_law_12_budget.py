@@ -25,7 +25,7 @@ LINES = {
     "leases": 2899,
     "locks": 743,
     "migrations": 554,
-    "pipelines": 7312,
+    "pipelines": 7286,
     "rows": 2853,
     "services": 654,
     "streams": 14345,

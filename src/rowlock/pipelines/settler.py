@@ -322,7 +322,7 @@ class Settler(Generic[ModelT]):
                 await self._release_related(item)
                 self.wake_after(timedelta(0))
             case outcome:
-                await self._write(PendingOutcome(item, outcome))
+                await self._carry_out(PendingOutcome(item, outcome))
 
     async def _release_together(
         self, batch: Sequence[tuple[PipelineItem[ModelT], bool]]
@@ -353,9 +353,9 @@ class Settler(Generic[ModelT]):
             work = self.clean_up(item, outcome)
             self.context.background.begin(work, purpose="clean up after a late result")
 
-    async def _write(self, pending: PendingOutcome[ModelT]) -> None:
+    async def _carry_out(self, pending: PendingOutcome[ModelT], *, alone: bool = False) -> None:
         try:
-            written = await self.write(pending)
+            written = await self.write(pending, alone=alone)
         except Exception as error:  # noqa: BLE001 - the database refused what the host computed
             await self._write_failure(pending.item, pending.outcome, error)
         else:
@@ -455,9 +455,10 @@ class Settler(Generic[ModelT]):
             text = "%s: on_stale failed for row %s"
             logger.error(text, self.context.name, item.id, extra=extra, exc_info=error)
 
-    async def write(self, pending: PendingOutcome[ModelT]) -> Written:
+    async def write(self, pending: PendingOutcome[ModelT], *, alone: bool = False) -> Written:
         """Write an outcome under the guard; return how that ended, once the COMMIT was answered.
 
+        What was too much for a transaction, together with others or not, is written `alone`.
         A transient error is waited out for `lock_timeout` at most, counted while no outcome of this
         pipeline gets through; while others do, for `LOCK_TIMEOUTS_MAX` times as long. One that is
         itself too slow for its transaction is tried `OVERRUNS_MAX` times. The last error is raised.
@@ -467,18 +468,18 @@ class Settler(Generic[ModelT]):
             return Written.APPLIED
         retries = Retries(self._gives_up_at)
         while True:
-            if pending.kept_from_batches and not pending.stamps:
+            if alone and not pending.stamps:
                 await self._let_a_renewal_in(item)
             # A COMMIT without an answer is looked up in the row, even after the lease has ended.
             if not (pending.stamps or item.is_trusted()):
                 return Written.STALE
             try:
-                return await self._try(pending)
+                return await self._try(pending, alone=alone)
             except Exception as error:
                 retries.failed()
                 aborts += isinstance(error, TransactionTimeout) and error.was_aborted
-                if pending.is_overrun(error):
-                    overruns, pending.kept_from_batches = overruns + 1, True
+                overruns += pending.is_overrun(error)
+                alone = alone or may_be_of_the_size(error)
                 is_late = retries.are_over or aborts > ABORTS_MAX or overruns >= OVERRUNS_MAX
                 if not is_transient(error) or is_late or context.grace_over:
                     return await self._learn(pending, error)
@@ -488,10 +489,12 @@ class Settler(Generic[ModelT]):
             # Each rests for itself: those of a batch that failed for one of them meet in others.
             await retries.rest()
 
-    async def _try(self, pending: PendingOutcome[ModelT]) -> Written:
+    async def _try(self, pending: PendingOutcome[ModelT], *, alone: bool) -> Written:
         pending.row_is_locked = False
-        if self._goes_together(pending) and (written := await self._batcher.submit(pending)):
-            return written
+        if not alone and self._goes_together(pending):
+            written = await self._batcher.submit(pending)
+            if written is not None:
+                return written
         began_at = monotonic()
         written = await self._writer.write_alone(pending)
         self._record_write(began_at, [pending], [written])
@@ -500,7 +503,7 @@ class Settler(Generic[ModelT]):
     def _goes_together(self, pending: PendingOutcome[ModelT]) -> bool:
         """Whether it is written together with others; a deletion only if it locks nothing else."""
         item, outcome = pending.item, pending.outcome
-        if item.held or item.is_deleted or pending.kept_from_batches or pending.also is not None:
+        if item.held or item.is_deleted or pending.also is not None:
             return False
         return not isinstance(outcome, Delete) or not (
             self._deletes_alone or outcome.unless_changed
@@ -520,17 +523,12 @@ class Settler(Generic[ModelT]):
         self, batch: Sequence[PendingOutcome[ModelT]]
     ) -> list[Written | None]:
         began_at = monotonic()
-        try:
-            written = await self._writer.write_together(batch, begun=self._batcher.begun)
-        except Exception as error:
-            if len(batch) == 1:
-                batch[0].kept_from_batches = may_be_of_the_size(error)
-            raise
+        written = await self._writer.write_together(batch, begun=self._batcher.begun)
         self._record_write(began_at, batch, written)
         return written
 
     def _on_batch_done(
-        self, pending: PendingOutcome[ModelT], written: Written | None, _error: Exception | None
+        self, pending: PendingOutcome[ModelT], written: Written | None, error: Exception | None
     ) -> None:
         # What a batch has written is settled here and now; everything else takes its time.
         item = pending.item
@@ -540,7 +538,8 @@ class Settler(Generic[ModelT]):
             finally:
                 self._finish(item)
         elif written is None:
-            self._in_a_task(item, self._write(pending))
+            alone = error is not None and may_be_of_the_size(error)
+            self._in_a_task(item, self._carry_out(pending, alone=alone))
         else:
             self._in_a_task(item, self._follow(pending, written))
 
@@ -562,9 +561,7 @@ class Settler(Generic[ModelT]):
         if not pending.stamps:
             raise error
         try:
-            written = await self._writer.find_earlier(
-                pending, purpose="see what became of an outcome", waits=True
-            )
+            written = await self._writer.find_earlier(pending)
         except Exception:
             logger.warning(
                 "%s: it could not be seen what became of the outcome of row %s",
@@ -577,6 +574,14 @@ class Settler(Generic[ModelT]):
         if written is Written.STALE:
             pending.stamps = {}
             raise error
+        if written.is_made and not is_transient(error):
+            name = self.context.name
+            extra = {"pipeline": name, "row_id": pending.item.id}
+            text = (
+                "%s: also committed by itself, and the outcome of row %s with it; it must neither"
+                " commit nor roll back"
+            )
+            logger.error(text, name, pending.item.id, extra=extra, exc_info=error)
         return written
 
     def _record_write(

@@ -84,20 +84,15 @@ class PendingOutcome(Generic[ModelT]):
             became of the outcome if they were committed.
         once_dropped: what became of it if the row is no longer held: what a try found whose end is
             unknown, and that left no stamp.
-        kept_from_batches: it gets a transaction of its own, since its last one ran out of time.
         row_is_locked: its own transaction has locked the row: what takes its time now is the
             outcome's own.
-        ended_with: the stamp in the row when `also` ended the transaction: the row tells whether it
-            was committed.
     """
 
     item: PipelineItem[ModelT]
     outcome: Outcome
     stamps: dict[datetime, Written] = field(default_factory=dict)
     once_dropped: Written = Written.STALE
-    kept_from_batches: bool = False
     row_is_locked: bool = False
-    ended_with: datetime | None = None
 
     @property
     def also(self) -> Also | None:
@@ -213,9 +208,7 @@ class Writer(Generic[ModelT]):
             # Before the related rows, as everywhere: two that lock them in different orders would
             # wait for each other.
             earlier = (
-                await self._earlier_try(connection, pending, waits=True)
-                if written is Written.STALE
-                else None
+                await self._earlier_try(connection, pending) if written is Written.STALE else None
             )
             if written.is_made and isinstance(outcome, SUCCESSES) and item.held:
                 await write_related(connection, item, write.related)
@@ -235,10 +228,6 @@ class Writer(Generic[ModelT]):
         time = time_for(pending.item, self.context.settings)
         try:
             return await self.context.transact(work, purpose="write an outcome", timeout=time)
-        except OutcomeError as error:
-            if pending.ended_with is None:
-                raise
-            return await self._see_what_also_left(pending, error)
         except LeaseLost:
             # Of a related row: what was computed while it was held may no longer be true.
             pending.stamps, pending.once_dropped = {}, Written.RELATED_LOST
@@ -291,23 +280,23 @@ class Writer(Generic[ModelT]):
             return _kind_of(raised) == _kind_of(error)
         return False
 
-    async def find_earlier(
-        self, pending: PendingOutcome[ModelT], *, purpose: str, waits: bool = False
-    ) -> Written:
+    async def find_earlier(self, pending: PendingOutcome[ModelT]) -> Written:
         """Return how an earlier try without an answer has ended, by a transaction that writes
-        nothing; `waits` for one that still has the row locked.
+        nothing; waits for one that still has the row locked.
         """
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
-            return await self._earlier_try(connection, pending, waits=waits)
+            return await self._earlier_try(connection, pending)
 
-        return await self.context.transact(work, purpose=purpose, writes=waits)
+        return await self.context.transact(work, purpose="see what became of an outcome")
 
     async def _earlier_try(
-        self, connection: AsyncConnection, pending: PendingOutcome[ModelT], *, waits: bool = False
+        self, connection: AsyncConnection, pending: PendingOutcome[ModelT]
     ) -> Written:
-        """Return how an earlier try without an answer has ended; stale if there was none."""
-        tries = await self._earlier_tries(connection, [(0, pending)], waits=waits)
+        """Return how an earlier try without an answer has ended, once it has; stale if there was
+        none.
+        """
+        tries = await self._earlier_tries(connection, [(0, pending)], waits=True)
         return tries.get(0, pending.once_dropped)
 
     async def _earlier_tries(
@@ -365,8 +354,9 @@ class Writer(Generic[ModelT]):
         except Exception as error:  # noqa: BLE001 - raised again below
             failure = error
         if session.sync_session.get_transaction() is not transaction:
-            pending.ended_with = stamp
-            raise OutcomeError(ENDED_BY_ALSO) from failure
+            # The outcome is committed with it, or rolled back: the row tells.
+            pending.remember(Written.APPLIED, stamp)
+            raise failure or OutcomeError(ENDED_BY_ALSO)
         if failure is not None and is_after_an_error(failure):
             raise OutcomeError(
                 "also swallowed a database error, so nothing of its transaction can be committed;"
@@ -376,27 +366,6 @@ class Writer(Generic[ModelT]):
             raise failure
         if is_rolled_back:
             raise OutcomeError(ENDED_BY_ALSO)
-
-    async def _see_what_also_left(
-        self, pending: PendingOutcome[ModelT], error: OutcomeError
-    ) -> Written:
-        before, stamp, item = pending.stamps, pending.ended_with, pending.item
-        assert stamp is not None
-        pending.stamps, pending.ended_with = before | {stamp: Written.APPLIED}, None
-        failure = error.__cause__ if isinstance(error.__cause__, Exception) else None
-        left = await self.find_earlier(pending, purpose="see what also has left")
-        if left is Written.STALE:
-            pending.stamps = before
-            raise failure or error
-        logger.error(
-            "%s: also committed by itself, and the outcome of row %s with it; it must neither"
-            " commit nor roll back",
-            self.context.name,
-            item.id,
-            extra={"pipeline": self.context.name, "row_id": item.id},
-            exc_info=failure,
-        )
-        return left
 
     def _planner(
         self, connection: AsyncConnection, now: datetime, stamp: datetime | None = None
