@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import anyio
 import pytest
@@ -16,7 +16,7 @@ from httpx import AsyncClient
 
 from rowlock.dashboard import visits
 from rowlock.dashboard.visits import LiveResponse, LiveStreams, RecentAnswers, live_events
-from rowlock.insight.databases import half_of_the_time, question_time
+from rowlock.insight.asking import DatabaseAsks, asked_by_database, time_left
 from rowlock.testing import TemporaryDatabase
 
 from .shop_window import browser, furnished
@@ -76,10 +76,12 @@ async def test_a_part_has_time_for_the_database_that_works() -> None:
     """
     has: list[timedelta] = []
 
+    async def ask() -> str:
+        return has.append(time_left(timedelta(hours=1))) or ""
+
     async def make() -> str:
-        with half_of_the_time():
-            has.append(question_time(timedelta(hours=1)))
-        return ""
+        asks = DatabaseAsks(cast("Any", None), (), [ask])
+        return str(await asked_by_database([asks, asks], within=timedelta(hours=1)))
 
     await taken(live_events(make, anyio.Event()), 2)
     assert has[0] <= timedelta(seconds=visits.PART_S_MAX / 2)

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock import TransactionTimeout
 from rowlock.dashboard import Dashboard, dashboard
 from rowlock.insight import Insight, InsightLimits
-from rowlock.insight.databases import wanted_within
+from rowlock.insight.asking import wanted_within
 from rowlock.tasks import finish
 from rowlock.testing import TemporaryDatabase
 
@@ -96,13 +96,13 @@ async def test_parts_of_what_hangs_fit_into_a_page(
     await furnished(postgresql_database)
     limits = InsightLimits(statement_timeout=timedelta(seconds=0.4))
     insight = Insight(postgresql_database.session_factory, [HangingPipeline()], limits=limits)
-    timeouts, read = [], insight.read_by_session
+    timeouts, read = [], insight.read
 
     async def noted(*what: Any, **how: Any) -> Any:
         timeouts.append(how.get("statement_timeout"))
         return await read(*what, **how)
 
-    monkeypatch.setattr(insight, "read_by_session", noted)
+    monkeypatch.setattr(insight, "read", noted)
     [told] = (await insight.explain("Volume", 17)).pipelines
     assert "statement timeout" in told.headline
     assert timeouts == [None, timedelta(seconds=0.1)]

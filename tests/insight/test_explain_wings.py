@@ -13,12 +13,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from rowlock import PipelineManager
 from rowlock.__main__ import command_parser
 from rowlock.insight import Insight, PipelineExplanation, Verdict, insight_tables
-from rowlock.insight.counting import with_replicas
 from rowlock.insight.explanation import lines_of
-from rowlock.insight.headlines import finding_of
-from rowlock.insight.listing import ListedState, RowPage
-from rowlock.insight.replicas import LiveReplicas, ReplicaState
-from rowlock.insight.verdicts import PipelinePause
+from rowlock.insight.replicas import LiveReplicas, ReplicaState, with_replicas
+from rowlock.insight.verdicts import PipelinePause, finding_of
 from rowlock.streams import EventColumns, StepContext, Streams
 from rowlock.streams.tables import StreamTables
 from rowlock.testing import TemporaryDatabase
@@ -116,7 +113,7 @@ async def test_what_is_to_be_done_about_a_flow_can_be_typed(database: TemporaryD
     words = shlex.split(finding_of(Verdict.PAUSED, paused).do)[1:]
     assert command_parser(words).parse_args(words).pipeline == "Flow balances"
     assert "register streams.pipelines() with" in finding_of(Verdict.NOBODY_RUNS, paused).do
-    page = RowPage("Flow balances", "Shard", ListedState.DUE, None, (), next="cursor")
+    page = replace(await insight.rows("Flow balances", "due"), next="cursor")
     words = shlex.split(page.text().splitlines()[-1])[2:]
     assert command_parser(words).parse_args(words).pipeline == "Flow balances"
 

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event
 
 from rowlock.insight import Insight, insight_tables
-from rowlock.insight.databases import QUESTIONS_AT_ONCE_MAX, asked_concurrently
+from rowlock.insight.asking import QUESTIONS_AT_ONCE_MAX, asked_concurrently
 from rowlock.testing import TemporaryDatabase
 
 from .shop import Base, FleetPipeline, Scene, VolumePipeline, furnish, insight_of

@@ -23,7 +23,7 @@ from rowlock.cli.top_look import Look, title, trouble
 from rowlock.dashboard import Dashboard
 from rowlock.database.faults import is_of_a_database
 from rowlock.insight import Explanation, Insight, Level, Observer, insight_tables
-from rowlock.insight.databases import QUESTIONS_AT_ONCE_MAX
+from rowlock.insight.asking import QUESTIONS_AT_ONCE_MAX
 from rowlock.testing import TemporaryDatabase
 
 from ..dashboard.shop_window import be_generous, browser, everything

@@ -18,8 +18,8 @@ from rowlock import PipelineError, pipeline_hinter
 from rowlock.errors import AppError
 from rowlock.insight import InsightTables, insight_tables
 from rowlock.insight.actions import Actions
+from rowlock.insight.asking import PipelineHost
 from rowlock.insight.steering import AlreadyPaused, NotPausable
-from rowlock.insight.tables import PipelineHost
 from rowlock.pipelines.hooks import Seams
 from rowlock.testing import TemporaryDatabase, stepping
 

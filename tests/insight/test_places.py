@@ -12,7 +12,7 @@ from sqlalchemy import event
 
 from rowlock.errors import TransactionTimeout
 from rowlock.insight import InsightLimits
-from rowlock.insight.databases import QUESTIONS_AT_ONCE_MAX
+from rowlock.insight.asking import QUESTIONS_AT_ONCE_MAX
 from rowlock.testing import TemporaryDatabase
 
 from .shop import Scene, Volume, furnish, insight_of

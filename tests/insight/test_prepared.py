@@ -14,8 +14,7 @@ import pytest
 from sqlalchemy import text
 
 from rowlock.insight import Insight, dialects
-from rowlock.insight.headlines import ended, transaction_text
-from rowlock.insight.verdicts import TouchingTransaction
+from rowlock.insight.verdicts import TouchingTransaction, ended, transaction_text
 from rowlock.testing import TemporaryDatabase
 
 from .shop import Scene, Volume, VolumePipeline, at, furnish, insight_of

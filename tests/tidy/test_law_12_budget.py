@@ -13,15 +13,15 @@ from .reading import Source, package, planted, sources
 
 LINES = {
     "assistants": 188,
-    "cli": 1822,
-    "dashboard": 1845,
+    "cli": 1813,
+    "dashboard": 1844,
     "database": 1236,
     "demo": 659,
     "dialects": 3375,
     "dispatch": 3787,
     "graph": 7095,
     "ground": 2813,
-    "insight": 9585,
+    "insight": 9400,
     "leases": 2899,
     "locks": 743,
     "migrations": 554,
@@ -31,10 +31,10 @@ LINES = {
     "streams": 14345,
     "telemetry": 1238,
     "testing": 5273,
-    "tests": 124838,
+    "tests": 124836,
 }
 """Most lines of each part of the package, and of `tests`."""
-FILES_MAX = 252
+FILES_MAX = 249
 """Most modules of the package."""
 BASE_EXCEPTIONS_MAX, BLIND_MAX = 38, 74
 ROOM = 300

@@ -20,8 +20,9 @@ from rowlock.insight.actions import ActionDone
 from rowlock.insight.claim_plan import PipelineView
 from rowlock.insight.explanation import Explanation
 from rowlock.insight.insight import Insight
-from rowlock.insight.listing import PAGE_ROWS, PAGE_ROWS_MAX, ListedState
+from rowlock.insight.listing import PAGE_ROWS, PAGE_ROWS_MAX
 from rowlock.insight.migrations import PERSON_CHARS_MAX, REASON_CHARS_MAX
+from rowlock.insight.questions import ListedState
 from rowlock.insight.status import Status
 from rowlock.insight.steering import LeaseChanged, RowNotFound
 from rowlock.insight.timeline import ENTRIES_MAX

@@ -24,7 +24,7 @@ from rowlock.clock import monotonic
 from rowlock.insight.insight import Insight
 from rowlock.insight.replicas import ENDLESS, NOTHING, ReplicaState, summed
 from rowlock.insight.shown import duration, shown
-from rowlock.insight.status import PipelineStatus, Status, count_text
+from rowlock.insight.status import PipelineStatus, Status, count_text, decimal_text
 
 # ---------------------------------------------------------------- rates
 
@@ -155,9 +155,9 @@ def cells(look: Look, one: PipelineStatus, *, rates: RateHistory, now: float) ->
         "OLDEST": oldest,
         "RUN": count_text(None if running is None else int(running)),
         "QUEUE": replicas.queue(one.pipeline),
-        "ROWS/S": NOTHING if one.rows_s is None else f"{one.rows_s:.1f}",
+        "ROWS/S": decimal_text(one.told.settled_s),
         "10 MIN": rates.picture(one.pipeline, now),
-        "P95": NOTHING if one.p95_s is None else f"{one.p95_s:.1f} s",
+        "P95": decimal_text(one.told.p95_s, " s"),
         "PARKED": count_text(counts.parked),
         "STATE": one.state(look.status.at),
     }
@@ -166,7 +166,7 @@ def cells(look: Look, one: PipelineStatus, *, rates: RateHistory, now: float) ->
 def longest_at_work(look: Look) -> tuple[PaneLine, ...]:
     """Return the attempts that have run for longest, those without an end behind all others."""
     found = [
-        (_seconds(item) + max(0.0, replica.seen_s), replica, item)
+        ((summed([item], "since_s") or 0.0) + max(0.0, replica.seen_s), replica, item)
         for replica in look.status.replicas.live
         for item in replica.items
         if item.get("state") == "running"
@@ -185,10 +185,10 @@ def trouble(look: Look) -> tuple[PaneLine, ...]:
 
 def first_subject(look: Look, pipeline: str) -> Subject | None:
     """Return the row of a pipeline to explain first: a parked one, or else the longest at work."""
-    keys = _parked_keys(look.status, pipeline)
     model = look.models.get(pipeline, "")
-    if keys:
-        return Subject(model, keys[0])
+    for one in look.status.pipelines:
+        if one.pipeline == pipeline and one.counts.parked_keys:
+            return Subject(model, one.counts.parked_keys[0])
     of_it = (line.subject for line in longest_at_work(look))
     return next((one for one in of_it if one is not None and one.model == model), None)
 
@@ -220,11 +220,6 @@ def _parked(look: Look) -> Iterator[PaneLine]:
         yield PaneLine(text, Subject(model, keys[0]))
 
 
-def _parked_keys(status: Status, pipeline: str) -> tuple[str, ...]:
-    counts = (one.counts for one in status.pipelines if one.pipeline == pipeline)
-    return next((one.parked_keys for one in counts), ())
-
-
 def _line_of(
     look: Look, *, seconds: float, replica: ReplicaState, item: Mapping[str, Any]
 ) -> PaneLine:
@@ -240,11 +235,6 @@ def _line_of(
 def _is_endless(replica: ReplicaState, item: Mapping[str, Any]) -> bool:
     report = replica.pipelines.get(str(item.get("pipeline")))
     return isinstance(report, Mapping) and report.get(ENDLESS) is True
-
-
-def _seconds(item: Mapping[str, Any]) -> float:
-    since_s = item.get("since_s")
-    return float(since_s) if isinstance(since_s, int | float) else 0.0
 
 
 # ---------------------------------------------------------------- looking again and again

@@ -192,7 +192,7 @@ class TopApp(App[int]):
 
     def _saw(self, seen: LookState) -> None:
         if seen.look is not None and seen.asking_since is None and not seen.error:
-            rates = [(one.pipeline, one.rows_s) for one in seen.look.status.pipelines]
+            rates = [(one.pipeline, one.told.settled_s) for one in seen.look.status.pipelines]
             self._rates.add(seen.looked_at, rates)
         for screen in self.screen_stack:
             if isinstance(screen, LookScreen):

@@ -43,7 +43,7 @@ from rowlock.errors import (
     TransactionTimeout,
     describe,
 )
-from rowlock.insight.databases import wanted_within
+from rowlock.insight.asking import wanted_within
 from rowlock.insight.explanation import SeenLease
 from rowlock.insight.migrations import PERSON_CHARS_MAX
 from rowlock.insight.shown import shown

@@ -40,8 +40,7 @@ from rowlock.dashboard.visits import LiveResponse, PageVisit
 from rowlock.errors import AppError, RowlockError
 from rowlock.insight.actions import ActionDone
 from rowlock.insight.explanation import Explanation
-from rowlock.insight.listing import ListedState
-from rowlock.insight.naming import mapped_model, pipeline_named
+from rowlock.insight.questions import ListedState
 from rowlock.insight.steering import Act, audit_refusal
 from rowlock.spi import LeasedTable
 
@@ -189,7 +188,7 @@ async def rows_page(visit: PageVisit) -> Response:
     after = asked.get("after")
     live = visit.addresses.live("rows", pipeline=name, state=state) if after is None else None
     part = await rows_part(visit, name, state, after=after)
-    model = pipeline_named(name, visit.insight.pipelines.values()).leased.name
+    model = visit.insight.pipeline(name).leased.name
     # The field for a key is a form; what is typed into it is not wiped.
     return visit.page(
         "rows.html", live=live, has_form=True, part=part, name=name, state=state, model=model
@@ -221,7 +220,7 @@ async def explained(
     explanation = await visit.insight.explain(model, row_id)
     names: tuple[str, ...] = ()
     if explanation.is_there and explanation.lease is not None:
-        mapped = mapped_model(model, visit.insight.pipelines.values())
+        mapped = visit.insight.model(model)
         names = ROW_ACTIONS if LeasedTable.of(mapped).has_schedule else ("release",)
     may = await visit.may(*(ViewerAction(name, model, row_id) for name in names))
     return visit.page(
@@ -260,7 +259,7 @@ async def pipeline_shown(
     visit: PageVisit, name: str, *, trouble: str | None = None, status: int = 200
 ) -> Response:
     """Return the page of a pipeline; `trouble` is why an action was refused."""
-    pipeline = pipeline_named(name, visit.insight.pipelines.values())
+    pipeline = visit.insight.pipeline(name)
     line = await visit.recent.get(("counts", name), lambda: visit.insight.status_of(name))
     plan = await visit.recent.get(("plan", name), lambda: visit.insight.explain_claim(name))
     may = await visit.may(*(ViewerAction(each, pipeline=name) for each in PIPELINE_ACTIONS))
@@ -420,7 +419,7 @@ async def _act_on_row(
     visit: PageVisit, action: ViewerAction, fields: Mapping[str, str]
 ) -> ActionDone:
     model, row_id, insight = action.model or "", action.row_id or "", visit.insight
-    leased = LeasedTable.of(mapped_model(model, insight.pipelines.values()))
+    leased = LeasedTable.of(insight.model(model))
     options: dict[str, Any] = {"seen": seen_lease(fields, leased)}
     if action.name == "release":
         options["force"] = fields.get("force") == "yes"

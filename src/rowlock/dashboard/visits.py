@@ -50,12 +50,12 @@ from rowlock.dashboard.guarding import (
     token_of,
 )
 from rowlock.errors import ConfigurationError
-from rowlock.insight.databases import wanted_within
+from rowlock.insight.asking import wanted_within
 from rowlock.insight.insight import Insight
 from rowlock.insight.observer import Observer
 from rowlock.insight.replicas import NOTHING
 from rowlock.insight.shown import ago, clock_time, duration, row_command, shown
-from rowlock.insight.status import count_text
+from rowlock.insight.status import count_text, decimal_text
 
 if TYPE_CHECKING:
     # A wing may have been left out.
@@ -325,7 +325,7 @@ def environment() -> Environment:
         "duration": lambda value: NOTHING if value is None else duration(value),
         "ago": ago,
         "clock": lambda time: "" if time is None else f"{time.astimezone(UTC):%H:%M:%S} UTC",
-        "decimal": lambda value, unit="": NOTHING if value is None else f"{value:.1f}{unit}",
+        "decimal": decimal_text,
         # What a replica has reported may be anything.
         "seconds": lambda one: f"{one:.3f} s" if isinstance(one, int | float) else NOTHING,
         "button": named_button,

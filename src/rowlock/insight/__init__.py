@@ -13,8 +13,9 @@ from rowlock.insight.claim_plan import ClaimPlan, PipelineView
 from rowlock.insight.explanation import Explanation, ExplanationLine, PipelineExplanation, SeenLease
 from rowlock.insight.findings import Finding, Level
 from rowlock.insight.insight import Insight, InsightLimits
-from rowlock.insight.listing import ListedRow, ListedState, RowPage
+from rowlock.insight.listing import ListedRow, RowPage
 from rowlock.insight.observer import Observer
+from rowlock.insight.questions import ListedState
 from rowlock.insight.steering import (
     AlreadyPaused,
     LeaseAlive,

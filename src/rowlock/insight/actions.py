@@ -23,8 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import Pipeline, hint_after_commit, pipeline_hinter
 from rowlock.clock import monotonic
-from rowlock.insight.databases import time_left
-from rowlock.insight.naming import mapped_model, pipeline_named, read_key
+from rowlock.insight.asking import HostedPipelines, Sessions, time_left
 from rowlock.insight.recorder import tell_action
 from rowlock.insight.shown import iso, shown
 from rowlock.insight.steering import (
@@ -40,7 +39,6 @@ from rowlock.insight.steering import (
     no_table,
     write_pause,
 )
-from rowlock.insight.tables import HostedPipelines, Sessions
 from rowlock.insight.verdicts import PipelinePause
 from rowlock.leases.release import ShownLease, break_lease, is_as_shown
 from rowlock.rows.assignments import without_onupdate
@@ -145,7 +143,7 @@ class Actions(HostedPipelines):
         """
         act = Act("release", by, reason, _name_of(model), str(id))
         with audited(act):
-            leased, key = self._row(model, id)
+            leased, key = self.row(model, id)
             related = [
                 lock.leased
                 for pipeline in self.pipelines.values()
@@ -228,7 +226,7 @@ class Actions(HostedPipelines):
         """Write `values` if the lease is as `seen`; a row that is not parked is not put back."""
         purpose, outcome = _ROW_ACTS[act.action]
         with audited(act) as result:
-            leased, key = self._row(model, id)
+            leased, key = self.row(model, id)
             check_schedule(leased)
             changes = without_onupdate(leased, values(leased))
             as_seen = true() if seen is None else is_as_shown(leased, seen)
@@ -280,7 +278,7 @@ class Actions(HostedPipelines):
         """
         act = Act("pause", by, reason, pipeline=str(pipeline))
         with audited(act):
-            found = pipeline_named(pipeline, self.pipelines.values())
+            found = self.pipeline(pipeline)
             controls = self._controls(found)
             check_until(until)
 
@@ -299,7 +297,7 @@ class Actions(HostedPipelines):
         """
         act = Act("resume", by, reason, pipeline=str(pipeline))
         with audited(act) as result:
-            found = pipeline_named(pipeline, self.pipelines.values())
+            found = self.pipeline(pipeline)
             controls = self._controls(found)
 
             async def work(
@@ -319,13 +317,6 @@ class Actions(HostedPipelines):
         if done.is_changed:
             await tell_action(self.sessions_of(leased), leased, tables=self.tables, act=done.act)
         return done
-
-    def _row(self, model: type[Any] | str, given: object) -> tuple[LeasedTable, Any]:
-        mapped = mapped_model(model, self.pipelines.values())
-        leased = next(
-            (one.leased for one in self.pipelines.values() if one.model is mapped), None
-        ) or LeasedTable.of(mapped)
-        return leased, read_key(leased, given)
 
     async def _transact(
         self,

@@ -24,10 +24,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async
 from rowlock import PipelineManager
 from rowlock.clock import monotonic
 from rowlock.errors import AppError, describe
+from rowlock.insight.asking import engine_of
 from rowlock.insight.insight import Insight
 from rowlock.insight.observer import Observer
 from rowlock.insight.shown import shown
-from rowlock.insight.tables import engine_of
 
 APP_VARIABLE: Final = "ROWLOCK_APP"
 DATABASE_VARIABLE: Final = "ROWLOCK_DATABASE"

@@ -29,18 +29,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import NullType
 
 from rowlock import database_now
+from rowlock.insight.asking import AwayDatabase, ask_part, whole_else_apart
 from rowlock.insight.claim_plan import OWN_PREFIX, ClaimSeen, claim_seen
-from rowlock.insight.databases import AwayDatabase
 from rowlock.insight.findings import Finding, IndexWanted, Level, index_of
-from rowlock.insight.headlines import ended, transaction_text
 from rowlock.insight.insight_dialect import INSIGHT, ColumnSeen, IndexSeen, TableSeen
 from rowlock.insight.migrations import CONTROLS, REPLICAS
-from rowlock.insight.questions import RowAsked, ask_part, left_in, whole_else_apart
+from rowlock.insight.questions import RowAsked, has_parked_index, left_in
 from rowlock.insight.replicas import LiveReplicas, ReplicaState
 from rowlock.insight.shown import duration, lasting, shown
-from rowlock.insight.status import has_parked_index
 from rowlock.insight.tables import InsightTables
-from rowlock.insight.verdicts import Refused, TableLock
+from rowlock.insight.verdicts import Refused, TableLock, ended, transaction_text
 from rowlock.rows.leased_table import CLEARED_COLUMNS
 from rowlock.rows.migrations import FILLFACTOR
 from rowlock.spi import (

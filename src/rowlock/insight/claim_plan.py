@@ -18,9 +18,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.dialects.contract import LEASES
 from rowlock.errors import ModelError
+from rowlock.insight.asking import ask_part, ask_value
 from rowlock.insight.findings import IndexWanted, index_of, sql_of
 from rowlock.insight.insight_dialect import INSIGHT, IndexSeen, StorageSeen
-from rowlock.insight.questions import RowAsked, ask_part, ask_value, conjuncts_of
+from rowlock.insight.questions import RowAsked, conjuncts_of
 from rowlock.insight.shown import (
     REASON,
     WIDTH_MIN,

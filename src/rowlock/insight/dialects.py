@@ -41,8 +41,8 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.dialects.contract import locks_of
+from rowlock.insight.asking import ask_first
 from rowlock.insight.insight_dialect import IndexSeen, InsightDialect, StorageSeen
-from rowlock.insight.questions import ask_first
 from rowlock.insight.verdicts import Refused, TableLock, TouchingTransaction
 from rowlock.spi import LeasedTable, Query, plan_of
 

@@ -5,7 +5,7 @@ shows the same text as a terminal. Its lines are the same in the same order for 
 two explanations are compared at a glance: an answer is ``yes``, ``no``, ``?`` (it could not be
 asked), a dash (there is nothing to ask), a word or a number.
 
-Not here: what each verdict says (``headlines.py``).
+Not here: what each verdict says (``verdicts.py``).
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import Any, Final, Self
 from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
-from rowlock.insight.databases import AwayDatabase
-from rowlock.insight.headlines import false_part, finding_of, no_pipeline, replica
+from rowlock.insight.asking import AwayDatabase
 from rowlock.insight.shown import (
     WIDTH_MIN,
     ago,
@@ -28,10 +27,22 @@ from rowlock.insight.shown import (
     by_the_database,
     clock_time,
     iso,
+    named_first,
     shown,
     wrapped,
 )
-from rowlock.insight.verdicts import Answer, Facts, Refused, Verdict, needs_person, verdicts_of
+from rowlock.insight.verdicts import (
+    Answer,
+    Facts,
+    Refused,
+    Verdict,
+    false_part,
+    finding_of,
+    needs_person,
+    no_pipeline,
+    replica,
+    verdicts_of,
+)
 
 # ---------------------------------------------------------------- lines
 
@@ -177,9 +188,7 @@ def _replicas(facts: Facts) -> ExplanationLine:
     presence = facts.presence
     if presence is None:
         return ExplanationLine("replicas", UNKNOWN, shown(facts.no_replicas) or TABLE_REPLICAS)
-    names = [shown(name) for name in presence.running[:NAMES_MAX]]
-    more = len(presence.running) - len(names)
-    run = ", ".join(names) + (f" and {more} more" if more else "")
+    run = named_first([shown(name) for name in presence.running], NAMES_MAX)
     return ExplanationLine(
         "replicas", str(len(presence.running)), f"run it: {run}" if run else "none runs it"
     )
@@ -221,6 +230,15 @@ class SeenLease:
     owner: str | None
     token: str | None
     ends_in_s: float | None = None
+
+    @classmethod
+    def of(cls, facts: Facts) -> Self:
+        token, ended_s = facts.column("lock_token"), facts.since("lock_expires_at")
+        return cls(
+            facts.column("lock_owner"),
+            None if token is None else str(token),
+            None if ended_s is None else -ended_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,26 +22,30 @@ from rowlock import Pipeline, PipelineManager
 from rowlock.clock import monotonic
 from rowlock.errors import AppError, ConfigurationError, OutcomeError
 from rowlock.insight.actions import Actions
+from rowlock.insight.asking import (
+    Ask,
+    AwayDatabase,
+    DatabaseAnswers,
+    DatabaseAsks,
+    PipelineHost,
+    QuestionPlaces,
+    Sessions,
+    asked_by_database,
+    asked_concurrently,
+    database_name,
+    engine_of,
+    is_of_a_statement,
+    raise_if_away,
+    refusal_of,
+    time_left,
+    whole_else_apart,
+)
 from rowlock.insight.checkup import beside_tables, not_looked_at, table_checks
 from rowlock.insight.claim_plan import (
     ClaimPlan,
     PipelineView,
     claim_plan,
     unserved_remarks,
-)
-from rowlock.insight.counting import status_of, waiting_of, with_replicas
-from rowlock.insight.databases import (
-    Ask,
-    AwayDatabase,
-    DatabaseAnswers,
-    DatabaseAsks,
-    QuestionPlaces,
-    asked_by_database,
-    asked_concurrently,
-    contained_redaction,
-    question_time,
-    raise_if_away,
-    time_left,
 )
 from rowlock.insight.explanation import (
     Explanation,
@@ -52,22 +56,13 @@ from rowlock.insight.explanation import (
 from rowlock.insight.findings import Finding, Findings, in_order
 from rowlock.insight.insight_dialect import INSIGHT
 from rowlock.insight.listing import PAGE_ROWS, RowPage, page_read, state_question
-from rowlock.insight.naming import database_name, is_of, mapped_model, pipeline_named, read_key
 from rowlock.insight.observer import Observer
-from rowlock.insight.questions import (
-    RowAsked,
-    RowQuestion,
-    facts_of,
-    is_of_a_statement,
-    refusal_of,
-    rules_of,
-    seen_by,
-    whole_else_apart,
-)
+from rowlock.insight.questions import RowAsked, RowQuestion, facts_of, rules_of, seen_by
 from rowlock.insight.rehearsal import IDS_MAX, PipelineRehearsal, Rehearsal
-from rowlock.insight.replicas import LiveReplicas, merged_replicas, read_replicas
-from rowlock.insight.status import PipelineStatus, Status
-from rowlock.insight.tables import InsightTables, PipelineHost, Sessions, engine_of, tables_of
+from rowlock.insight.replicas import LiveReplicas, merged_replicas, read_replicas, with_replicas
+from rowlock.insight.shown import read_key
+from rowlock.insight.status import PipelineStatus, Status, status_of, waiting_of
+from rowlock.insight.tables import InsightTables, tables_of
 from rowlock.insight.timeline import ENTRIES_MAX, Timeline, read_timeline
 from rowlock.insight.verdicts import Facts
 from rowlock.rows.updates import compared_column
@@ -105,147 +100,7 @@ class InsightLimits:
     count_timeout: timedelta = timedelta(milliseconds=150)
 
 
-class Questioner(Actions):
-    limits: InsightLimits
-    _places: QuestionPlaces
-    _hide: tuple[Any, ...]
-    _show: dict[type[Any], Sequence[Any]]
-    _redact: Callable[[str], str] | None
-
-    async def read(
-        self,
-        leased: LeasedTable,
-        ask: Callable[..., Awaitable[T]],
-        *,
-        sessions: Sessions | None = None,
-        statement_timeout: timedelta | None = None,
-        **how: Any,
-    ) -> T:
-        """Return the answer of `ask(connection, **how)`, in a transaction that reads, on the
-        database of `sessions`, by default where `leased` is worked on.
-        """
-        options: Any = {"sessions": sessions, "statement_timeout": statement_timeout}
-        return await self.read_by_session(
-            leased, lambda _, connection: ask(connection, **how), **options
-        )
-
-    async def read_by_session(
-        self,
-        leased: LeasedTable,
-        ask: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
-        *,
-        sessions: Sessions | None = None,
-        statement_timeout: timedelta | None = None,
-    ) -> T:
-        """Return the answer of `ask(session, connection)`, as `read` does."""
-
-        async def work(session: AsyncSession, connection: AsyncConnection) -> T:
-            each = time_left(statement_timeout or self.limits.statement_timeout)
-            await INSIGHT.of(connection).begin_reading(connection, statement_timeout=each)
-            return await ask(session, connection)
-
-        there = sessions or self.sessions_of(leased)
-        engine = bind_of(there(), leased).engine
-        async with self._places.taken(engine, within=question_time(self.limits.timeout)):
-            return await in_transaction(
-                there,
-                leased,
-                work,
-                purpose="answer a question",
-                timeout=question_time(self.limits.timeout),
-                writes=False,
-            )
-
-    def _asked(self, pipeline: Pipeline[Any], key: Any) -> RowAsked:
-        leased, failure = pipeline.leased, None
-        ready: ColumnElement[bool] = true()
-        locking: tuple[LockingPipeline, ...] = ()
-        try:
-            # A pipeline may want rows only in some replicas, of which this process is none.
-            anywhere = getattr(pipeline, "ready_anywhere", pipeline.ready)
-            ready = ready_condition(pipeline.name, leased, anywhere)
-            beside = next(group for _, group in self.by_database() if pipeline in group)
-            locking = LockGraph(beside).locking_pipelines_of(leased, but=pipeline.name)
-        # A host's code may raise anything; that is the answer.
-        except Exception as error:  # noqa: BLE001
-            failure = error
-        host, tables = self.host_of(pipeline), self.tables
-        given = host.gates
-        if given is None:
-            given = () if tables is None or tables.controls is None else (tables.pause_gate,)
-        seams = Seams.of(given, ())
-        gates = seams.conditions(leased, pipeline.name)
-        question = RowQuestion(
-            leased,
-            key,
-            pipeline.name,
-            claim_parts(pipeline, ready=ready, locking_pipelines=locking, gates=gates),
-            locking,
-            self._columns(leased, self._hide),
-            tuple(self._columns(leased, self._show.get(pipeline.model, ()))),
-            bind_of(host.session_factory(), leased).dialect,
-        )
-        names = tuple(getattr(gate, "__qualname__", repr(gate)) for gate in seams.gates)
-        rivals = {name: rules_of(each) for name, each in self.pipelines.items()}
-        return RowAsked(pipeline, question, names, rivals, tables, failure)
-
-    def _columns(self, leased: LeasedTable, given: Iterable[Any]) -> frozenset[Column[Any]]:
-        return frozenset(
-            compared_column(leased, each)
-            for each in given
-            if isinstance(each, str) or getattr(each, "class_", leased.model) is leased.model
-        )
-
-    def _redacted(self, facts: Facts) -> Facts:
-        error = facts.column("last_error")
-        if self._redact is None or error is None:
-            return facts
-        return replace(facts, columns={**facts.columns, "last_error": self._redact(str(error))})
-
-    async def asked_everywhere(
-        self, asks: AsksOfDatabase, pipelines: Iterable[Pipeline[Any]] | None = None
-    ) -> list[DatabaseAnswers]:
-        """Return the answers of each database, in the order of `by_database`."""
-        databases = []
-        for sessions, group in self.by_database(pipelines):
-            engine, names = engine_of(sessions, group[0]), tuple(one.name for one in group)
-            databases.append(DatabaseAsks(engine, names, asks(sessions, group)))
-        return await asked_by_database(databases)
-
-    async def asked_beside_replicas(
-        self, asks: AsksOfDatabase
-    ) -> tuple[LiveReplicas, list[DatabaseAnswers]]:
-        def with_replicas(sessions: Sessions, pipelines: Sequence[Pipeline[Any]]) -> list[Ask]:
-            known = partial(self._replicas_known, sessions, pipelines[0])
-            return [known, *asks(sessions, pipelines)]
-
-        answers = await self.asked_everywhere(with_replicas)
-        away = [one for one in answers if isinstance(one, AwayDatabase)]
-        told = [one[0] for one in answers if not isinstance(one, AwayDatabase)]
-        replicas = merged_replicas(told, away)
-        return replicas, [one if isinstance(one, AwayDatabase) else one[1:] for one in answers]
-
-    async def _replicas_known(self, sessions: Sessions, pipeline: Pipeline[Any]) -> LiveReplicas:
-        table = None if self.tables is None else self.tables.replicas
-        if table is None:
-            return LiveReplicas(None, None)
-        ask = partial(read_replicas, table=table)
-        try:
-            return await self.read(pipeline.leased, ask, sessions=sessions)
-        except Exception as error:
-            # A migration that was not run costs the names of replicas, and nothing else.
-            if not is_of_a_statement(error):
-                raise
-            why = refusal_of(error)
-        if len(list(self.by_database())) > 1:
-            why = f"{database_name(engine_of(sessions, pipeline))}: {why}"
-        return LiveReplicas(None, None, why=why)
-
-
-# ---------------------------------------------------------------- the questions
-
-
-class Insight(Questioner):
+class Insight(Actions):
     """Answers questions about the rows of a host's pipelines.
 
     Args:
@@ -276,7 +131,7 @@ class Insight(Questioner):
         super().__init__(session_factory, pipelines, tables=tables)
         self.limits, self._places = limits or InsightLimits(), QuestionPlaces()
         self._hide, self._show = tuple(hide), dict(show or {})
-        self._redact = contained_redaction(redact)
+        self._redact = redact and _contained(redact)
         for pipeline in self.pipelines.values():
             shown = self._show.get(pipeline.model, ())
             for option, given in (("hide", self._hide), ("show", shown)):
@@ -324,8 +179,8 @@ class Insight(Questioner):
             AppError: no pipeline of the app knows such a model, or the text is no key of it.
             TransactionTimeout: the database did not answer in time.
         """
-        mapped = mapped_model(model, self.pipelines.values())
-        concerned = [each for each in self.pipelines.values() if is_of(each, mapped)]
+        mapped = self.model(model)
+        concerned = [each for each in self.pipelines.values() if _is_of(each, mapped)]
         if not concerned:
             return explanation_without_pipeline(mapped.__name__, str(id))
         leased = concerned[0].leased
@@ -335,34 +190,27 @@ class Insight(Questioner):
             return [partial(self._answered, sessions, [self._asked(one, key) for one in pipelines])]
 
         replicas, answers = await asked_concurrently(
-            [self.replicas, partial(self.asked_everywhere, asks, concerned)]
+            [self.replicas, partial(self._asked_everywhere, asks, concerned)]
         )
-        away = tuple(one for one in answers if isinstance(one, AwayDatabase))
-        answered = [
-            one for told in answers if not isinstance(told, AwayDatabase) for one in told[0]
+        away = _away(answers)
+        found = [
+            (with_replicas(facts, replicas), [remark] if remark else [])
+            for told in answers
+            if not isinstance(told, AwayDatabase)
+            for facts, remark in told[0]
         ]
-        found = [with_replicas(facts, replicas) for facts, _ in answered]
-        remarks = [() if remark is None else (remark,) for _, remark in answered]
-        there = next((facts for facts in found if facts.is_there), None)
+        there = next((facts for facts, _ in found if facts.is_there), None)
         if there is None:
             # The row may be in a database that is away.
             raise_if_away(away)
-        lease = None
-        if there is not None:
-            token, ended_s = there.column("lock_token"), there.since("lock_expires_at")
-            lease = SeenLease(
-                there.column("lock_owner"),
-                None if token is None else str(token),
-                None if ended_s is None else -ended_s,
-            )
         return Explanation(
             leased.name,
             str(key),
-            found[0].at,
-            lease,
+            found[0][0].at,
+            None if there is None else SeenLease.of(there),
             tuple(
-                PipelineExplanation.of(self._redacted(facts), remarks=below)
-                for facts, below in zip(found, remarks, strict=True)
+                PipelineExplanation.of(self._redacted(facts), remarks=remarks)
+                for facts, remarks in found
             ),
             away,
         )
@@ -384,7 +232,7 @@ class Insight(Questioner):
             LeaseLost: a row was not held until its rehearsal ended.
             TransactionTimeout: the database did not answer in time.
         """
-        found = pipeline_named(pipeline, self.pipelines.values())
+        found = self.pipeline(pipeline)
         keys = [read_key(found.leased, one) for one in ids]
         if not 1 <= len(keys) <= IDS_MAX:
             raise AppError(f"1 to {IDS_MAX} rows are rehearsed at once, not {len(keys)}")
@@ -409,16 +257,15 @@ class Insight(Questioner):
         """
         if not (isinstance(limit, int) and 1 <= limit <= ENTRIES_MAX):
             raise AppError(f"the limit of a timeline is 1 to {ENTRIES_MAX:,}, not {limit!r:.20}")
-        leased, key = self._row(model, id)
+        leased, key = self.row(model, id)
         history = None if self.tables is None else self.tables.history
-        names = [one.name for one in self.pipelines.values() if is_of(one, leased.model)]
+        names = [one.name for one in self.pipelines.values() if _is_of(one, leased.model)]
         ask = partial(
             read_timeline, history=history, leased=leased, key=key, pipelines=names, limit=limit
         )
         found: Timeline
         found, replicas = await asked_concurrently([partial(self.read, leased, ask), self.replicas])
-        marks = {one.mark: one.name for one in replicas.known or ()}
-        return found.presented(marks, self._redact or str)
+        return found.presented(replicas.names, self._redact or str)
 
     async def replicas(self) -> LiveReplicas:
         """Return the replicas, as they say themselves; none if the host has no table for them. Of
@@ -429,7 +276,7 @@ class Insight(Questioner):
         """
         if self.tables is None or self.tables.replicas is None:
             return LiveReplicas(None, None)
-        replicas, _ = await self.asked_beside_replicas(lambda sessions, pipelines: ())
+        replicas, _ = await self._asked_beside_replicas(lambda sessions, pipelines: ())
         return replicas
 
     async def status(self, *, within: timedelta | None = None) -> Status:
@@ -451,20 +298,19 @@ class Insight(Questioner):
             has_time = ends is None or monotonic() < ends
             return await self._waiting_of(pipeline) if has_time else None
 
-        replicas, answers = await self.asked_beside_replicas(
+        replicas, answers = await self._asked_beside_replicas(
             lambda sessions, pipelines: [partial(in_time, each) for each in pipelines]
         )
         waiting: dict[str, Any] = {}
-        for (_, pipelines), told in zip(self.by_database(), answers, strict=True):
-            names = [each.name for each in pipelines]
-            each = [told] * len(names) if isinstance(told, AwayDatabase) else told
-            waiting |= zip(names, each, strict=True)
+        databases = list(self.by_database())
+        for (_, pipelines), told in zip(databases, answers, strict=True):
+            each = [told] * len(pipelines) if isinstance(told, AwayDatabase) else told
+            waiting |= zip([one.name for one in pipelines], each, strict=True)
         lines = [status_of(name, waiting[name], replicas) for name in self.pipelines]
         at = next((one.counts.at for one in lines if one.counts.at is not None), replicas.at)
-        away = tuple(one for one in answers if isinstance(one, AwayDatabase))
-        engines = [engine_of(sessions, group[0]) for sessions, group in self.by_database()]
+        engines = [engine_of(sessions, group[0]) for sessions, group in databases]
         where = ", ".join(map(database_name, engines)) or "no pipelines"
-        return Status(where, at, replicas, tuple(lines), away)
+        return Status(where, at, replicas, tuple(lines), _away(answers))
 
     async def rows(
         self, pipeline: str, state: str, *, after: str | None = None, limit: int = PAGE_ROWS
@@ -482,7 +328,7 @@ class Insight(Questioner):
                 `after`.
             TransactionTimeout: the database did not answer in time.
         """
-        found = pipeline_named(pipeline, self.pipelines.values())
+        found = self.pipeline(pipeline)
         asked = self._asked(found, None)
         question = state_question(asked, state, after=after, limit=limit)
         redacted = self._redact or str
@@ -492,7 +338,7 @@ class Insight(Questioner):
         page, replicas = await asked_concurrently(
             [partial(self.read, found.leased, ask, sessions=sessions), self.replicas]
         )
-        return replace(page, names={one.mark: one.name for one in replicas.known or ()})
+        return replace(page, names=replicas.names)
 
     async def status_of(self, pipeline: str) -> PipelineStatus:
         """Count what waits for one pipeline, as `status` does for all.
@@ -501,7 +347,7 @@ class Insight(Questioner):
             AppError: the app has no such pipeline.
             TransactionTimeout: the database did not answer in time.
         """
-        found = pipeline_named(pipeline, self.pipelines.values())
+        found = self.pipeline(pipeline)
         replicas, waiting = await asked_concurrently(
             [self.replicas, partial(self._waiting_of, found)]
         )
@@ -516,7 +362,7 @@ class Insight(Questioner):
         Raises:
             TransactionTimeout: the database, or none of several, answered in time.
         """
-        replicas, answers = await self.asked_beside_replicas(
+        replicas, answers = await self._asked_beside_replicas(
             lambda sessions, pipelines: table_checks(
                 partial(self.read, sessions=sessions),
                 [self._asked(each, None) for each in pipelines],
@@ -543,7 +389,7 @@ class Insight(Questioner):
             AppError: the app has none of this name.
             TransactionTimeout: the database did not answer in time.
         """
-        found = pipeline_named(pipeline, self.pipelines.values())
+        found = self.pipeline(pipeline)
         others = [each for each in self.pipelines.values() if each is not found]
         is_alone = all(each.leased.table is not found.leased.table for each in others)
         ask = partial(claim_plan, asked=self._asked(found, None), is_alone=is_alone)
@@ -556,23 +402,23 @@ class Insight(Questioner):
             AppError: the app has none of this name.
             TransactionTimeout: the database did not answer in time.
         """
-        found = pipeline_named(pipeline, self.pipelines.values())
+        found = self.pipeline(pipeline)
         plan, replicas, waiting = await asked_concurrently(
             [partial(self.explain_claim, found), self.replicas, partial(self._waiting_of, found)]
         )
         return PipelineView(status_of(found.name, waiting, replicas), plan)
 
     async def _waiting_of(self, pipeline: Pipeline[Any]) -> PipelineStatus:
+        asked = self._asked(pipeline, None)
         read = partial(
             self.read,
             pipeline.leased,
+            partial(waiting_of, asked=asked),
             sessions=self.host_of(pipeline).session_factory,
             statement_timeout=self.limits.count_timeout,
         )
-        asked = self._asked(pipeline, None)
-        ask = partial(read, partial(waiting_of, asked=asked))
         has_failed = asked.failure is not None
-        found: PipelineStatus = await (ask(apart=True) if has_failed else whole_else_apart(ask))
+        found: PipelineStatus = await (read(apart=True) if has_failed else whole_else_apart(read))
         return found
 
     async def _answered(
@@ -583,7 +429,7 @@ class Insight(Questioner):
         """
 
         async def ask(
-            session: AsyncSession, connection: AsyncConnection, *, apart: bool
+            connection: AsyncConnection, *, session: AsyncSession, apart: bool
         ) -> list[tuple[Facts, str | None]]:
             each_seen = [await seen_by(session, each) for each in asked]
             told = [await facts_of(connection, each, apart=apart) for each in each_seen]
@@ -591,21 +437,146 @@ class Insight(Questioner):
             remarks = await unserved_remarks(connection, each_seen, apart=apart)
             return list(zip(told, remarks, strict=True))
 
-        async def read(*, apart: bool, **shorter: Any) -> list[tuple[Facts, str | None]]:
-            ask_so = partial(ask, apart=apart)
-            leased = asked[0].question.leased
-            return await self.read_by_session(leased, ask_so, sessions=sessions, **shorter)
-
         def part_timeout(refused: Exception) -> timedelta:
             # What took too long stands in several parts, and all of them have to fit into one page.
             return self.limits.statement_timeout / (PART_SHARE if is_transient(refused) else 1)
 
+        leased = asked[0].question.leased
+        read = partial(self.read, leased, ask, sessions=sessions, with_session=True)
         return await whole_else_apart(read, part_timeout=part_timeout)
 
+    # ------------------------------------------------------------ how they are asked
 
-def _lease_of(facts: Facts) -> SeenLease:
-    owner, token = facts.column("lock_owner"), facts.column("lock_token")
-    ended_s = facts.since("lock_expires_at")
-    return SeenLease(
-        owner, None if token is None else str(token), None if ended_s is None else -ended_s
-    )
+    async def read(
+        self,
+        leased: LeasedTable,
+        ask: Callable[..., Awaitable[T]],
+        *,
+        sessions: Sessions | None = None,
+        statement_timeout: timedelta | None = None,
+        with_session: bool = False,
+        **how: Any,
+    ) -> T:
+        """Return the answer of `ask(connection, **how)`, in a transaction that reads, on the
+        database of `sessions`, by default where `leased` is worked on.
+        """
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> T:
+            each = time_left(statement_timeout or self.limits.statement_timeout)
+            await INSIGHT.of(connection).begin_reading(connection, statement_timeout=each)
+            return await ask(connection, **how, **({"session": session} if with_session else {}))
+
+        there = sessions or self.sessions_of(leased)
+        engine, left = bind_of(there(), leased).engine, partial(time_left, self.limits.timeout)
+        async with self._places.taken(engine, within=left()):
+            return await in_transaction(
+                there, leased, work, purpose="answer a question", timeout=left(), writes=False
+            )
+
+    def _asked(self, pipeline: Pipeline[Any], key: Any) -> RowAsked:
+        leased, failure = pipeline.leased, None
+        ready: ColumnElement[bool] = true()
+        locking: tuple[LockingPipeline, ...] = ()
+        try:
+            # A pipeline may want rows only in some replicas, of which this process is none.
+            anywhere = getattr(pipeline, "ready_anywhere", pipeline.ready)
+            ready = ready_condition(pipeline.name, leased, anywhere)
+            beside = next(group for _, group in self.by_database() if pipeline in group)
+            locking = LockGraph(beside).locking_pipelines_of(leased, but=pipeline.name)
+        # A host's code may raise anything; that is the answer.
+        except Exception as error:  # noqa: BLE001
+            failure = error
+        host, tables = self.host_of(pipeline), self.tables
+        paused = () if tables is None or tables.controls is None else (tables.pause_gate,)
+        seams = Seams.of(paused if host.gates is None else host.gates, ())
+        gates = seams.conditions(leased, pipeline.name)
+        question = RowQuestion(
+            leased,
+            key,
+            pipeline.name,
+            claim_parts(pipeline, ready=ready, locking_pipelines=locking, gates=gates),
+            locking,
+            self._columns(leased, self._hide),
+            tuple(self._columns(leased, self._show.get(pipeline.model, ()))),
+            bind_of(host.session_factory(), leased).dialect,
+        )
+        names = tuple(getattr(gate, "__qualname__", repr(gate)) for gate in seams.gates)
+        rivals = {name: rules_of(each) for name, each in self.pipelines.items()}
+        return RowAsked(pipeline, question, names, rivals, tables, failure)
+
+    def _columns(self, leased: LeasedTable, given: Iterable[Any]) -> frozenset[Column[Any]]:
+        return frozenset(
+            compared_column(leased, each)
+            for each in given
+            if isinstance(each, str) or getattr(each, "class_", leased.model) is leased.model
+        )
+
+    def _redacted(self, facts: Facts) -> Facts:
+        error = facts.column("last_error")
+        if self._redact is None or error is None:
+            return facts
+        return replace(facts, columns={**facts.columns, "last_error": self._redact(str(error))})
+
+    async def _asked_everywhere(
+        self, asks: AsksOfDatabase, pipelines: Iterable[Pipeline[Any]] | None = None
+    ) -> list[DatabaseAnswers]:
+        """Return the answers of each database, in the order of `by_database`."""
+        databases = []
+        for sessions, group in self.by_database(pipelines):
+            engine, names = engine_of(sessions, group[0]), tuple(one.name for one in group)
+            databases.append(DatabaseAsks(engine, names, asks(sessions, group)))
+        return await asked_by_database(databases, within=self.limits.timeout)
+
+    async def _asked_beside_replicas(
+        self, asks: AsksOfDatabase
+    ) -> tuple[LiveReplicas, list[DatabaseAnswers]]:
+        def with_replicas(sessions: Sessions, pipelines: Sequence[Pipeline[Any]]) -> list[Ask]:
+            known = partial(self._replicas_known, sessions, pipelines[0])
+            return [known, *asks(sessions, pipelines)]
+
+        answers = await self._asked_everywhere(with_replicas)
+        told = [one[0] for one in answers if not isinstance(one, AwayDatabase)]
+        replicas = merged_replicas(told, _away(answers))
+        return replicas, [one if isinstance(one, AwayDatabase) else one[1:] for one in answers]
+
+    async def _replicas_known(self, sessions: Sessions, pipeline: Pipeline[Any]) -> LiveReplicas:
+        table = None if self.tables is None else self.tables.replicas
+        if table is None:
+            return LiveReplicas(None, None)
+        ask = partial(read_replicas, table=table)
+        try:
+            return await self.read(pipeline.leased, ask, sessions=sessions)
+        except Exception as error:
+            # A migration that was not run costs the names of replicas, and nothing else.
+            if not is_of_a_statement(error):
+                raise
+            why = refusal_of(error)
+        if len(list(self.by_database())) > 1:
+            why = f"{database_name(engine_of(sessions, pipeline))}: {why}"
+        return LiveReplicas(None, None, why=why)
+
+
+def _away(answers: Iterable[DatabaseAnswers]) -> tuple[AwayDatabase, ...]:
+    return tuple(one for one in answers if isinstance(one, AwayDatabase))
+
+
+NOT_REDACTED: Final = "(an error that redact= has failed for)"
+"""In place of an error's text, which is not shown as it is."""
+
+
+def _contained(redact: Callable[[str], str]) -> Callable[[str], str]:
+    """Return `redact` with `NOT_REDACTED` where it raises, or returns no text."""
+
+    def redacted(text: str) -> str:
+        try:
+            found: object = redact(text)
+        except Exception:  # noqa: BLE001 - a host's code may raise anything
+            return NOT_REDACTED
+        return found if isinstance(found, str) else NOT_REDACTED
+
+    return redacted
+
+
+def _is_of(pipeline: Pipeline[Any], model: type[Any]) -> bool:
+    """Whether rows of `model` may be those of a pipeline, or the other way round."""
+    return issubclass(pipeline.model, model) or issubclass(model, pipeline.model)

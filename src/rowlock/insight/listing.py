@@ -14,9 +14,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from functools import partial
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self
 
 from pydantic_core import to_jsonable_python
 from sqlalchemy import (
@@ -24,7 +23,6 @@ from sqlalchemy import (
     Text,
     and_,
     case,
-    false,
     literal,
     null,
     or_,
@@ -34,18 +32,16 @@ from sqlalchemy import (
     type_coerce,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.orm import InstrumentedAttribute
 
 from rowlock import database_now
 from rowlock.errors import AppError, describe
-from rowlock.insight.naming import read_key
-from rowlock.insight.questions import RowAsked, ask_part
-from rowlock.insight.replicas import table_text
-from rowlock.insight.shown import ago, ahead, pipeline_command, shown
-from rowlock.insight.status import COUNTED_MAX, has_parked_index, is_resting
+from rowlock.insight.asking import ask_part
+from rowlock.insight.questions import ListedState, RowAsked, StateRows
+from rowlock.insight.shown import ago, ahead, pipeline_command, read_key, shown, table_text
 from rowlock.insight.verdicts import Refused
-from rowlock.spi import EligibleParts, LeasedTable, mark_of, order_column, with_zone
+from rowlock.spi import LeasedTable, mark_of, order_column, with_zone
 
+COUNTED_MAX: Final = 10_000  # how far rows are counted, and sought; beyond, it is more
 CURSOR_CHARS_MAX: Final = 4_000
 
 
@@ -86,17 +82,6 @@ SCHEMA: Final = "rowlock.rows/1"
 KEY_CHARS_MAX: Final = 60
 ERROR_CHARS_MAX: Final = 80
 NOTHING: Final = "\N{EN DASH}"
-
-
-class ListedState(StrEnum):
-    """What rows of a pipeline are listed by."""
-
-    DUE = "due"
-    RESTING = "resting"
-    LEASED = "leased"
-    ENDED = "ended"
-    FAILING = "failing"
-    PARKED = "parked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,68 +205,16 @@ class RowPage:
 # ---------------------------------------------------------------- the statement
 
 
-Place: TypeAlias = InstrumentedAttribute[Any]
 LOCKS = ("lock_owner", "lock_token", "lock_expires_at")
 SCHEDULE = ("attempts", "last_error", "parked_at")
 
 
 @dataclass(frozen=True, slots=True)
-class StateQuestion:
-    """The rows that are asked for; `after` is where the page before ended."""
+class StateQuestion(StateRows):
+    """A page of them; `after` is where the page before ended."""
 
-    leased: LeasedTable
-    parts: EligibleParts
-    owner: str
-    state: ListedState
     limit: int
     after: RowCursor | None = None
-
-    @property
-    def place(self) -> Place | None:
-        """The time by which the rows are ordered; None if their keys alone order them."""
-        if self.state is not ListedState.PARKED:
-            return order_column(self.leased)
-        is_found = self.leased.has_schedule and has_parked_index(self.leased)
-        return self.leased.attribute("parked_at") if is_found else None
-
-    @property
-    def is_sought(self) -> bool:
-        """Whether no index finds such rows, so that they are sought among others."""
-        if self.state is ListedState.PARKED:
-            return self.place is None
-        return self.state in {ListedState.LEASED, ListedState.ENDED, ListedState.FAILING}
-
-    def order(self) -> tuple[ColumnElement[Any], ...]:
-        key = self.leased.attribute(self.leased.key_name).asc()
-        if self.place is None:
-            return (key,)
-        return (_placed_first(self, self.place), key)
-
-    def among(self) -> ColumnElement[bool]:
-        if self.state is ListedState.PARKED:
-            return true()
-        is_placed = (
-            self.leased.attribute("parked_at").is_(None) if self.leased.has_schedule else true()
-        )
-        return and_(self.parts.ready, is_placed)
-
-    def condition(self) -> ColumnElement[bool]:
-        leased, parts = self.leased, self.parts
-        expires_at, lock_owner = map(leased.attribute, ("lock_expires_at", "lock_owner"))
-        match self.state:
-            case ListedState.DUE:
-                return and_(parts.ready, parts.free, parts.due)
-            case ListedState.RESTING:
-                return and_(is_resting(leased, parts), parts.free)
-            case ListedState.LEASED:
-                return and_(expires_at > database_now(), lock_owner == self.owner)
-            case ListedState.ENDED:
-                return expires_at <= database_now()
-            case ListedState.FAILING:
-                return leased.attribute("attempts") > 0 if leased.has_schedule else false()
-            case ListedState.PARKED:
-                is_kept = leased.has_schedule
-                return leased.attribute("parked_at").is_not(None) if is_kept else false()
 
 
 def page_of(question: StateQuestion) -> Any:
@@ -297,7 +230,7 @@ def page_of(question: StateQuestion) -> Any:
         .limit(COUNTED_MAX)
         .subquery()
     )
-    place = [] if question.place is None else [_placed_first(question, first.c.place)]
+    place = [] if question.place is None else [question.first_placed(first.c.place)]
     return select(first).where(first.c.is_it == 1).order_by(*place, first.c.key).limit(limit)
 
 
@@ -335,10 +268,6 @@ async def read_page(
 def _found(question: StateQuestion, columns: Sequence[Any]) -> Any:
     where = and_(_behind(question), question.condition())
     return select(*columns).where(where).order_by(*question.order())
-
-
-def _placed_first(question: StateQuestion, place: ColumnElement[Any] | Place) -> ColumnElement[Any]:
-    return place.asc() if question.leased.has_schedule else place.asc().nulls_first()
 
 
 def _columns(question: StateQuestion) -> list[ColumnElement[Any]]:

@@ -30,10 +30,16 @@ from rowlock.clock import monotonic, sleep, utc_now
 from rowlock.database.faults import is_of_the_server
 from rowlock.errors import ConfigurationError, PipelineError, TransactionTimeout, describe
 from rowlock.insight import replicas as presence
-from rowlock.insight.databases import DATABASES_AT_ONCE_MAX, asked_concurrently
+from rowlock.insight.asking import (
+    DATABASES_AT_ONCE_MAX,
+    Sessions,
+    asked_concurrently,
+    by_database,
+    engine_of,
+    is_of_a_statement,
+)
 from rowlock.insight.insight_dialect import INSIGHT
 from rowlock.insight.migrations import NAME_CHARS_MAX
-from rowlock.insight.questions import is_of_a_statement
 from rowlock.insight.recorder import HistoryRecorder
 from rowlock.insight.replicas import (
     DEAD_AFTER,
@@ -45,7 +51,7 @@ from rowlock.insight.replicas import (
     report_of,
     work_report,
 )
-from rowlock.insight.tables import InsightTables, Sessions, by_database, engine_of, tables_of
+from rowlock.insight.tables import InsightTables, tables_of
 from rowlock.logs import get_logger
 from rowlock.spi import (
     EligibleParts,

@@ -1,5 +1,4 @@
-"""What is asked of the database about one row, and how a part that it refuses costs that part
-alone.
+"""What is asked of the database about one row, and which rows are in one state.
 
 The one idea: the condition of a claim, part by part, as columns of one SELECT by the key. The parts
 are those of the claim itself, so an answer cannot say anything else than what a claim sees. Nothing
@@ -8,15 +7,13 @@ is locked: a locked row is one that the next claim passes over.
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from enum import Enum
+from enum import Enum, StrEnum
 from functools import partial
 from operator import and_ as is_and
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -29,26 +26,29 @@ from sqlalchemy import (
     Table,
     and_,
     case,
+    false,
     func,
     literal,
+    not_,
     or_,
     select,
     true,
     type_coerce,
 )
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.sql import visitors
 from sqlalchemy.sql.operators import and_ as and_operator
 
 from rowlock import Pipeline, database_now
 from rowlock.clock import JITTER
 from rowlock.errors import describe
-from rowlock.insight.headlines import PLACES_MAX
-from rowlock.insight.insight_dialect import INSIGHT, is_locked_out
+from rowlock.insight.asking import ask_first, ask_part, ask_value
+from rowlock.insight.insight_dialect import INSIGHT
 from rowlock.insight.shown import duration, shown
 from rowlock.insight.tables import InsightTables
 from rowlock.insight.verdicts import (
+    PLACES_MAX,
     Answer,
     AwaitingRow,
     Conjunct,
@@ -67,18 +67,15 @@ from rowlock.pipelines.lock_graph import DeclaredLock
 from rowlock.rows.eligibility import RESERVED_BEYOND, is_awaiting
 from rowlock.spi import (
     LOCK_COLUMNS,
+    PARKED,
     SCHEDULE_COLUMNS,
     EligibleParts,
     LeasedTable,
     LockingPipeline,
-    is_outage,
-    is_transient,
     oldest_first,
     order_column,
     with_zone,
 )
-
-T = TypeVar("T")
 
 TEXT_CHARS_MAX: Final = 120  # most characters of a condition that are shown
 VALUE_CHARS_MAX: Final = 60
@@ -88,8 +85,6 @@ NAMED_MAX: Final = 8  # how many columns are shown beside one of them
 HELD_MAX: Final = 10_000
 """Among how many rows, the first in the order of claims, a live lease is looked for."""
 FALSE, TRUE, NULL = 0, 1, 2
-_CLASSES: Final = re.compile(r"^\w+: (?:\([\w.]+\) ?)?(?:<class '[\w.]+'>: )?")
-"""What stands in front of a database's own words: the classes of SQLAlchemy and of the driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,69 +209,6 @@ async def ask_row(
     }
 
 
-async def ask_value(connection: AsyncConnection, statement: Any, *, apart: bool) -> Any:
-    """Return the first column of the first row; None if there is no row."""
-    found = await ask_first(connection, statement, apart=apart)
-    return found if found is None or isinstance(found, Refused) else found[0]
-
-
-async def ask_first(connection: AsyncConnection, statement: Any, *, apart: bool) -> Any:
-    """Return the first row; None if there is none."""
-    return await ask_part(connection, lambda: _first(connection, statement), apart=apart)
-
-
-async def _first(connection: AsyncConnection, statement: Any) -> Any:
-    return (await connection.execute(statement)).first()
-
-
-async def ask_part(
-    connection: AsyncConnection, ask: Callable[[], Awaitable[Any]], *, apart: bool
-) -> Any:
-    """Return the answer of `ask`; with `apart`, a `Refused` if the database refuses it."""
-    if not apart:
-        return await ask()
-    try:
-        async with connection.begin_nested():
-            return await ask()
-    except Exception as error:
-        if not is_of_a_statement(error):
-            raise
-        return Refused(refusal_of(error), may_pass=is_transient(error))
-
-
-async def whole_else_apart(
-    read: Callable[..., Awaitable[T]],
-    *,
-    part_timeout: Callable[[Exception], timedelta] | None = None,
-) -> T:
-    """Return the answer of `read` with ``apart=False``, which needs no savepoints; if a statement
-    is refused, with ``apart=True``, and the ``statement_timeout`` of `part_timeout`.
-    """
-    try:
-        return await read(apart=False)
-    except Exception as error:
-        if not is_of_a_statement(error):
-            raise
-        shorter = {} if part_timeout is None else {"statement_timeout": part_timeout(error)}
-    return await read(apart=True, **shorter)
-
-
-def refusal_of(error: Exception) -> str:
-    text = describe(error)
-    return _CLASSES.sub("", text) if isinstance(error, DBAPIError) else text
-
-
-def is_of_a_statement(error: BaseException) -> bool:
-    """Whether an error is of one statement, so that the connection may answer the next."""
-    if isinstance(error, DBAPIError):
-        # Without one it was raised while the connection was made, or is that of its end.
-        is_of_one = error.statement is not None and not error.connection_invalidated
-        return is_of_one and not is_locked_out(error)
-    # A LookupError is that of an Enum which lacks what stands in a row.
-    of_a_value = ValueError | TypeError | ArithmeticError | LookupError
-    return isinstance(error, SQLAlchemyError | of_a_value) and not is_outage(error)
-
-
 def place_of(question: RowQuestion) -> Any:
     """Return the SELECT of how many rows a claim would take before this one, to `PLACES_MAX` + 1.
 
@@ -310,18 +242,10 @@ def place_of(question: RowQuestion) -> Any:
 
 def lives_a_lease(question: RowQuestion) -> Any:
     """Return the SELECT of whether a live lease of the pipeline is among its first rows."""
-    leased = question.leased
-    # The index of claims has no parked rows; without this it would not serve.
-    is_placed = leased.attribute("parked_at").is_(None) if leased.has_schedule else true()
-    first = (
-        select(leased.attribute("lock_owner"), leased.attribute("lock_expires_at"))
-        .where(question.parts.ready, is_placed)
-        .order_by(*oldest_first(leased))
-        .limit(HELD_MAX)
-        .subquery()
-    )
-    lives = and_(first.c[0] == question.owner, first.c[1] > database_now())
-    return select(func.count()).select_from(select(literal(1)).where(lives).limit(1).subquery())
+    state = StateRows(question.leased, question.parts, question.owner, ListedState.LEASED)
+    lives = case((state.condition(), 1), else_=0).label("lives")
+    first = select(lives).where(state.among()).order_by(*state.order()).limit(HELD_MAX).subquery()
+    return select(literal(1)).where(first.c.lives == 1).limit(1)
 
 
 def conjuncts_of(condition: ColumnElement[bool]) -> tuple[ColumnElement[bool], ...]:
@@ -369,6 +293,90 @@ def _labelled(columns: Mapping[str, ColumnElement[Any]], where: ColumnElement[bo
         for number, column in enumerate(columns.values())
     ]
     return select(*labelled).where(where)
+
+
+# ---------------------------------------------------------------- rows of one state
+
+
+class ListedState(StrEnum):
+    """What rows of a pipeline are listed by."""
+
+    DUE = "due"
+    RESTING = "resting"
+    LEASED = "leased"
+    ENDED = "ended"
+    FAILING = "failing"
+    PARKED = "parked"
+
+
+HEAD_STATES: Final = (ListedState.LEASED, ListedState.ENDED, ListedState.FAILING)
+"""What no index finds, so that it is sought among the first rows that a pipeline wants."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateRows:
+    """The rows of one state, in their order."""
+
+    leased: LeasedTable
+    parts: EligibleParts
+    owner: str
+    state: ListedState
+
+    @property
+    def place(self) -> InstrumentedAttribute[Any] | None:
+        """The time by which the rows are ordered; None if their keys alone order them."""
+        if self.state is not ListedState.PARKED:
+            return order_column(self.leased)
+        return self.leased.attribute(PARKED) if has_parked_index(self.leased) else None
+
+    @property
+    def is_sought(self) -> bool:
+        """Whether no index finds such rows, so that they are sought among others."""
+        return self.state in HEAD_STATES or self.place is None
+
+    def order(self) -> tuple[ColumnElement[Any], ...]:
+        key = self.leased.attribute(self.leased.key_name).asc()
+        return (key,) if self.place is None else (self.first_placed(self.place), key)
+
+    def first_placed(self, place: Any) -> ColumnElement[Any]:
+        first: ColumnElement[Any] = place.asc()
+        return first if self.leased.has_schedule else first.nulls_first()
+
+    def among(self) -> ColumnElement[bool]:
+        """Return the condition of the rows among which those of the state are sought."""
+        if self.state is ListedState.PARKED:
+            return true()
+        # The index of claims has no parked rows; without this it would not serve.
+        return and_(self.parts.ready, self._is_placed())
+
+    def condition(self) -> ColumnElement[bool]:
+        leased, parts = self.leased, self.parts
+        expires_at, is_scheduled = leased.attribute("lock_expires_at"), leased.has_schedule
+        match self.state:
+            case ListedState.DUE:
+                return and_(parts.ready, parts.free, parts.due)
+            case ListedState.RESTING:
+                later = order_column(leased) > database_now() if is_scheduled else not_(parts.due)
+                return and_(parts.ready, self._is_placed(), later, parts.free)
+            case ListedState.LEASED:
+                return and_(
+                    expires_at > database_now(), leased.attribute("lock_owner") == self.owner
+                )
+            case ListedState.ENDED:
+                return expires_at <= database_now()
+            case ListedState.FAILING:
+                return leased.attribute("attempts") > 0 if is_scheduled else false()
+            case ListedState.PARKED:
+                return leased.attribute(PARKED).is_not(None) if is_scheduled else false()
+
+    def _is_placed(self) -> ColumnElement[bool]:
+        return self.leased.attribute(PARKED).is_(None) if self.leased.has_schedule else true()
+
+
+def has_parked_index(leased: LeasedTable) -> bool:
+    """Whether an index of the model finds parked rows without reading the others."""
+    column = leased.column(PARKED) if leased.has_schedule else None
+    return any(index.columns and index.columns[0] is column for index in leased.table.indexes)
 
 
 # ---------------------------------------------------------------- related rows
@@ -449,29 +457,6 @@ def _program_of(pipeline: Pipeline[Any]) -> Any:
 def _is_of(pipeline: Pipeline[Any], module: str, name: str) -> bool:
     found = sys.modules.get(module)
     return found is not None and isinstance(pipeline, getattr(found, name))
-
-
-def graph_report(pipeline: Pipeline[Any]) -> dict[str, Any] | None:
-    """Return what a replica reports of a pipeline's graph; None if it has none."""
-    statistics = getattr(pipeline, "graph_statistics", None)
-    if statistics is None:
-        return None
-    now = statistics()
-    return {
-        "held": sum(one.held for one in now.operators),
-        "bottleneck": None if now.bottleneck is None else shown(now.bottleneck, 60),
-    }
-
-
-def graph_line(reports: Sequence[Mapping[str, Any]]) -> WingLine | None:
-    """Return what the replicas report of a pipeline's graph, in a line."""
-    told = [one["graph"] for one in reports if isinstance(one.get("graph"), dict)]
-    if not told:
-        return None
-    held = sum(int(one.get("held") or 0) for one in told)
-    slowest = dict.fromkeys(str(one["bottleneck"]) for one in told if one.get("bottleneck"))
-    bottleneck = f", slowest at {', '.join(map(shown, slowest))}" if slowest else ""
-    return WingLine("graph", f"{held:,}", f"values inside{bottleneck}")
 
 
 # ---------------------------------------------------------------- facts of one row

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -20,11 +20,11 @@ from sqlalchemy import ColumnElement, Table, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock import ItemView, Pipeline, PipelineHealth, PipelineStatistics, database_now
-from rowlock.insight.databases import AwayDatabase
-from rowlock.insight.questions import graph_report
-from rowlock.insight.shown import ago, duration, iso, shown
+from rowlock.insight.asking import AwayDatabase
+from rowlock.insight.shown import ago, duration, iso, shown, table_text
 from rowlock.insight.tables import InsightTables
-from rowlock.spi import BULK, database_instant, database_time_after
+from rowlock.insight.verdicts import Facts, InProgress, RunningReplicas, WingLine
+from rowlock.spi import BULK, database_instant, database_time_after, mark_of
 
 # ---------------------------------------------------------------- presence
 
@@ -180,8 +180,13 @@ def pipeline_report(
 
 
 def work_report(pipeline: Pipeline[Any]) -> dict[str, Any]:
-    graph, is_endless = graph_report(pipeline), pipeline.settings.process_timeout is None
-    return ({} if graph is None else {"graph": graph}) | ({ENDLESS: True} if is_endless else {})
+    told: dict[str, Any] = {ENDLESS: True} if pipeline.settings.process_timeout is None else {}
+    statistics = getattr(pipeline, "graph_statistics", None)
+    if statistics is not None:
+        now = statistics()
+        slowest = None if now.bottleneck is None else shown(now.bottleneck, 60)
+        told["graph"] = {"held": sum(one.held for one in now.operators), "bottleneck": slowest}
+    return told
 
 
 def report_of(
@@ -258,6 +263,7 @@ def _short(number: float | None) -> float | None:
 SCHEMA: Final = "rowlock.replicas/1"
 REPLICAS_MAX: Final = 1_000
 NO_TABLE: Final = "no table of replicas: insight_tables(metadata), and an Observer in each replica"
+NO_ROOM: Final = "a replica has more pipelines than its report has room for"
 NOTHING: Final = "\N{EN DASH}"
 _TOLD: Final = ("mark", "name", "host", "pid", "seen_s", "up_s", "state")
 
@@ -331,6 +337,11 @@ class LiveReplicas:
         return tuple(one for one in self.known or () if one.is_live)
 
     @property
+    def names(self) -> dict[str, str]:
+        """The name of each replica, by its mark."""
+        return {one.mark: one.name for one in self.known or ()}
+
+    @property
     def count_text(self) -> str:
         """How many live, in words; at least, where not all could be asked."""
         live = len(self.live)
@@ -343,6 +354,35 @@ class LiveReplicas:
         """Return what each live replica reports of a pipeline."""
         found = (one.pipelines.get(pipeline) for one in self.live)
         return [one for one in found if isinstance(one, Mapping)]
+
+    def running(self, pipeline: str) -> RunningReplicas | str:
+        """Return who runs a pipeline, and what they report of it; or why nobody can tell, where a
+        replica may run it although none says so.
+        """
+        has_it = [one for one in self.live if pipeline in one.pipelines]
+        running = [one for one in has_it if one.runs(pipeline)]
+        is_cut = any(one.report.get(LEFT_OUT) for one in self.live)
+        if not running and (unseen := self.unasked or (NO_ROOM if is_cut else "")):
+            return unseen
+        reports = [one.pipelines[pipeline] for one in running]
+        failing = [report for report in reports if report.get("fetch_failures")]
+        errors = [error for report in failing if (error := report.get("last_error"))]
+        totals = [report.get("totals") for report in reports]
+        return RunningReplicas(
+            len(self.live),
+            tuple(one.name for one in running),
+            len(failing),
+            str(next(iter(errors), "")),
+            self.names,
+            summed(reports, "claimed_s"),
+            int(summed(reports, "running") or 0),
+            int(summed(reports, "workers") or 0),
+            idle=len(has_it) - len(running),
+            unreadable=int(summed(totals, "unreadable") or 0),
+            settled_s=summed(reports, "settled_s"),
+            p95_s=max(numbers_of(reports, "p95_s"), default=None),
+            graph=_graph_line(reports),
+        )
 
     def queue(self, pipeline: str) -> str:
         """Return how many rows wait for a worker, and how many may, in all replicas."""
@@ -429,24 +469,72 @@ def queue_text(reports: Sequence[Any]) -> str:
     return NOTHING if queued is None else f"{queued:,.0f}/{most}"
 
 
-def summed(reports: Sequence[Mapping[str, Any]], name: str) -> float | None:
+def summed(reports: Sequence[Any], name: str) -> float | None:
     """Return the sum of a number in some reports; None if none has it."""
     values = numbers_of(reports, name)
     return sum(values) if values else None
 
 
-def numbers_of(reports: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+def numbers_of(reports: Sequence[Any], name: str) -> list[float]:
     values = (report.get(name) for report in reports if isinstance(report, Mapping))
     return [float(value) for value in values if isinstance(value, int | float)]
 
 
-def table_text(rows: Sequence[tuple[str, ...]], *, right: frozenset[int] = frozenset()) -> str:
-    """Lay rows out as columns of text; those whose number is in `right` are right-aligned."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if number in right else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
+def _graph_line(reports: Sequence[Mapping[str, Any]]) -> WingLine | None:
+    told = [one["graph"] for one in reports if isinstance(one.get("graph"), dict)]
+    if not told:
+        return None
+    held = sum(int(one.get("held") or 0) for one in told)
+    slowest = dict.fromkeys(str(one["bottleneck"]) for one in told if one.get("bottleneck"))
+    bottleneck = f", slowest at {', '.join(map(shown, slowest))}" if slowest else ""
+    return WingLine("graph", f"{held:,}", f"values inside{bottleneck}")
+
+
+# ---------------------------------------------------------------- the row of an explanation
+
+
+def with_replicas(facts: Facts, replicas: LiveReplicas) -> Facts:
+    told = replicas.unasked if replicas.known is None else replicas.running(facts.pipeline)
+    if isinstance(told, str):
+        return replace(facts, no_replicas=told)
+    in_progress = _in_progress(facts, replicas)
+    return replace(facts, presence=told, in_progress=in_progress, wing=facts.wing or told.graph)
+
+
+def _in_progress(facts: Facts, replicas: LiveReplicas) -> InProgress | None:
+    mark, head = mark_of(facts.column("lock_token")), token_head(facts.column("lock_token"))
+    key = shown(facts.key, ROW_ID_CHARS_MAX)
+    for one in replicas.live:
+        if one.mark != mark:
+            continue
+        for item in one.items:
+            told = (item.get("pipeline"), item.get("row_id"), item.get("token", head))
+            if told == (facts.pipeline, key, head):
+                return _said(item, one, one.pipelines.get(facts.pipeline, {}))
+    return None
+
+
+def _said(
+    item: Mapping[str, Any], one: ReplicaState, report: Mapping[str, Any]
+) -> InProgress | None:
+    since_s, attempt = numbers_of([item], "since_s"), numbers_of([item], "attempt")
+    if not (since_s and attempt):
+        return None
+    place = next((int(number) + 1 for number in numbers_of([item], "place")), None)
+    # Since it was written down the row has been there for as long again.
+    return InProgress(
+        str(item.get("state")),
+        since_s[0] + one.seen_s,
+        int(attempt[0]),
+        place=place,
+        waiting=max(place or 0, int(summed([report], "queued") or 0)),
+        starts_in_s=None if place is None else _starts_in_s(place, report),
     )
+
+
+def _starts_in_s(place: int, report: Mapping[str, Any]) -> float | None:
+    """Estimate when the row at `place` has a worker: by the rate, else by the median attempt."""
+    if rate := summed([report], "settled_s"):
+        return place / rate
+    workers, took_s = summed([report], "workers"), summed([report], "p50_s")
+    return place * took_s / workers if workers and took_s else None

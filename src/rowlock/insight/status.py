@@ -9,29 +9,62 @@ one statement, which is one way to the database; one by one only if that was ref
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Self
 
-from sqlalchemy import ColumnElement, FromClause, and_, case, func, literal, not_, select, true
+from sqlalchemy import FromClause, Select, case, func, literal, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock import database_now
-from rowlock.insight.databases import AwayDatabase
-from rowlock.insight.headlines import ERROR_CHARS_MAX, ended, holds_rows, transaction_text
-from rowlock.insight.questions import ask_first
-from rowlock.insight.replicas import NOTHING, LiveReplicas, table_text
-from rowlock.insight.shown import duration, iso, lasting, made_by, row_command, shown
-from rowlock.insight.verdicts import PipelinePause, Refused, TableLock, TouchingTransaction
-from rowlock.spi import PARKED, EligibleParts, LeasedTable, oldest_first, order_column, with_zone
+from rowlock.errors import describe
+from rowlock.insight.asking import AwayDatabase, ask_first, ask_part, ask_value
+from rowlock.insight.insight_dialect import INSIGHT
+from rowlock.insight.listing import COUNTED_MAX
+from rowlock.insight.questions import (
+    HEAD_STATES,
+    PAUSE_NAMES,
+    ListedState,
+    RowAsked,
+    StateRows,
+    ask_pause,
+    coordinates,
+    flow_line,
+    left_in,
+    lock_of,
+    pause_query,
+    pause_read,
+)
+from rowlock.insight.replicas import NOTHING, LiveReplicas
+from rowlock.insight.shown import (
+    duration,
+    iso,
+    lasting,
+    named_first,
+    row_command,
+    shown,
+    table_text,
+)
+from rowlock.insight.verdicts import (
+    ERROR_CHARS_MAX,
+    OVERDUE_WINDOWS,
+    PipelinePause,
+    Refused,
+    RunningReplicas,
+    TableLock,
+    TouchingTransaction,
+    ended,
+    holds_rows,
+    registered,
+    transaction_text,
+)
+from rowlock.spi import LeasedTable, oldest_first, order_column, with_zone
 
 # ---------------------------------------------------------------- counts
 
 
-COUNTED_MAX: Final = 10_000  # how far rows are counted; beyond, it is more
 KEYS_MAX: Final = 10  # most keys of parked rows that are named beside their count
-HEAD_NAMES: Final = ("leased", "ended", "failing")
-"""What is counted among the first rows that a pipeline wants, in one pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,133 +88,130 @@ class Counts:
     resting: int | None = None
     refused: str = ""
 
-
-def counted_together(
-    leased: LeasedTable, parts: EligibleParts, *, owner: str
-) -> tuple[dict[str, Any], FromClause]:
-    """Return all counts as columns of one SELECT, by names of ours, and its source."""
-    head = _head(leased, parts, owner).subquery("head")
-    return {
-        "at": database_now(),
-        "due": _due(leased, parts),
-        "oldest": _oldest(leased, parts),
-        **{name: head.c[name] for name in HEAD_NAMES},
-        "resting": _resting(leased, parts),
-        **({"parked": _parked(leased)} if _counts_parked(leased) else {}),
-    }, head
+    @classmethod
+    def of(cls, leased: LeasedTable, answers: Mapping[str, Any], *, refused: str = "") -> Self:
+        """Return the counts of these answers; None is one that was not to be had."""
+        at, place = answers.get("at"), leased.column(order_column(leased).key)
+        oldest = with_zone(answers.get("oldest"), place)
+        oldest_s = None if oldest is None or at is None else max(0.0, (at - oldest).total_seconds())
+        whole: dict[str, Any] = {
+            state.value: int(number)
+            for state in ListedState
+            if (number := answers.get(state)) is not None
+        }
+        return cls(at, oldest_s=oldest_s, refused=refused, **whole)
 
 
-def counts_read(leased: LeasedTable, answers: Mapping[str, Any], *, refused: str = "") -> Counts:
-    """Return the counts of these answers; None is one that was not to be had."""
-    at, place = answers.get("at"), leased.column(order_column(leased).key)
-    oldest = with_zone(answers.get("oldest"), place)
-    oldest_s = None if oldest is None or at is None else max(0.0, (at - oldest).total_seconds())
-    counted = ("due", *HEAD_NAMES, "parked", "resting")
-    whole: dict[str, Any] = {
-        name: int(number) for name in counted if (number := answers.get(name)) is not None
-    }
-    return Counts(at, oldest_s=oldest_s, refused=refused, **whole)
+def _counting(asked: RowAsked) -> Iterator[Select[Any]]:
+    """Yield SELECTs of one row, each with some of the counts as columns by the names of states."""
+    states = {state: _rows_of(asked, state) for state in ListedState}
+    due, parked = states[ListedState.DUE], states[ListedState.PARKED]
+    place: Select[Any] = select(order_column(due.leased)).where(due.condition())
+    first = place.order_by(*due.order()).limit(1).scalar_subquery().label("oldest")
+    yield select(database_now().label("at"), _counted(due).label("due"), first)
+    flags = [case((states[one].condition(), 1), else_=0).label(one) for one in HEAD_STATES]
+    head = select(*flags).where(due.among()).order_by(*due.order()).limit(COUNTED_MAX).subquery()
+    yield select(*(func.coalesce(func.sum(head.c[one]), 0).label(one) for one in HEAD_STATES))
+    yield select(_counted(states[ListedState.RESTING]).label("resting"))
+    if parked.place is not None:
+        yield select(_counted(parked).label("parked"))
 
 
-async def counts_apart(
-    connection: AsyncConnection, leased: LeasedTable, parts: EligibleParts, *, owner: str
-) -> Counts:
-    """Ask for each count by itself, so that a refusal or time-out costs that count alone."""
-    due = select(database_now(), _due(leased, parts), _oldest(leased, parts))
-    asked: dict[tuple[str, ...], Any] = {
-        ("at", "due", "oldest"): due,
-        HEAD_NAMES: _head(leased, parts, owner),
-        ("resting",): select(_resting(leased, parts)),
-    }
-    if _counts_parked(leased):
-        asked["parked",] = select(_parked(leased))
-    answers, refused = dict[str, Any](), ""
-    for names, statement in asked.items():
-        found = await ask_first(connection, statement, apart=True)
-        if not isinstance(found, Refused):
-            answers.update(zip(names, found, strict=True))
-        elif "due" in names and not found.may_pass:
-            refused = found.why
-    return counts_read(leased, answers, refused=refused)
+def _rows_of(asked: RowAsked, state: ListedState) -> StateRows:
+    return StateRows(asked.pipeline.leased, asked.question.parts, asked.pipeline.name, state)
 
 
-async def first_key(
-    connection: AsyncConnection, leased: LeasedTable, parts: EligibleParts
-) -> str | None:
-    """Return the key of the row that the next claim would take, were it not for a pause."""
-    conditions = (parts.ready, parts.free, parts.mine, parts.due, *parts.unawaited)
-    key = select(leased.attribute(leased.key_name)).where(*conditions)
-    found = await ask_first(connection, key.order_by(*oldest_first(leased)).limit(1), apart=True)
-    return None if found is None or isinstance(found, Refused) else str(found[0])
-
-
-def has_parked_index(leased: LeasedTable) -> bool:
-    """Whether an index of the model finds parked rows without reading the others."""
-    column = leased.column(PARKED)
-    return any(index.columns and index.columns[0] is column for index in leased.table.indexes)
-
-
-def is_resting(leased: LeasedTable, parts: EligibleParts) -> ColumnElement[bool]:
-    """Return the condition that the pipeline wants the row, and its time has not come."""
-    if not leased.has_schedule:
-        return and_(parts.ready, not_(parts.due))
-    is_placed = leased.attribute(PARKED).is_(None)
-    return and_(parts.ready, is_placed, order_column(leased) > database_now())
-
-
-def _counts_parked(leased: LeasedTable) -> bool:
-    return leased.has_schedule and has_parked_index(leased)
-
-
-def _due(leased: LeasedTable, parts: EligibleParts) -> Any:
-    return _count(leased, and_(parts.ready, parts.free, parts.due), in_order=True)
-
-
-def _oldest(leased: LeasedTable, parts: EligibleParts) -> Any:
-    place, waits = order_column(leased), and_(parts.ready, parts.free, parts.due)
-    return select(place).where(waits).order_by(*oldest_first(leased)).limit(1).scalar_subquery()
-
-
-def _resting(leased: LeasedTable, parts: EligibleParts) -> Any:
-    return _count(leased, and_(is_resting(leased, parts), parts.free), in_order=True)
-
-
-def _parked(leased: LeasedTable) -> Any:
-    return _count(leased, leased.attribute(PARKED).is_not(None))
-
-
-def _count(leased: LeasedTable, where: ColumnElement[bool], *, in_order: bool = False) -> Any:
-    # In the order of claims their index serves; else the whole table may be read up to the limit.
-    order = oldest_first(leased) if in_order else ()
-    first = select(literal(1)).select_from(leased.model).where(where).order_by(*order)
-    found = first.limit(COUNTED_MAX + 1).subquery()
+def _counted(rows: StateRows) -> Any:
+    # In their order an index serves; else the whole table may be read up to the limit.
+    first = select(literal(1)).select_from(rows.leased.model).where(rows.condition())
+    found = first.order_by(*rows.order()).limit(COUNTED_MAX + 1).subquery()
     return select(func.count()).select_from(found).scalar_subquery()
 
 
-def _head(leased: LeasedTable, parts: EligibleParts, owner: str) -> Any:
-    attempts = leased.attribute("attempts") if leased.has_schedule else literal(0)
-    # The index of claims has no parked rows; without this it would not serve.
-    is_placed = leased.attribute(PARKED).is_(None) if leased.has_schedule else true()
-    first = (
-        select(
-            leased.attribute("lock_owner").label("owner"),
-            leased.attribute("lock_expires_at").label("expires_at"),
-            attempts.label("attempts"),
-        )
-        .where(parts.ready, is_placed)
-        .order_by(*oldest_first(leased))
-        .limit(COUNTED_MAX)
-        .subquery()
-    )
-    expires_at = first.c.expires_at
-    lives, has_ended = expires_at > database_now(), expires_at <= database_now()
-    conditions = (and_(lives, first.c.owner == owner), has_ended, first.c.attempts > 0)
-    return select(
-        *(
-            func.coalesce(func.sum(case((condition, 1), else_=0)), 0).label(name)
-            for name, condition in zip(HEAD_NAMES, conditions, strict=True)
-        )
-    )
+async def waiting_of(
+    connection: AsyncConnection, asked: RowAsked, *, apart: bool
+) -> PipelineStatus:
+    """Ask what waits for one pipeline; joins the caller's transaction; `apart` as for `ask_row`."""
+    told = await (_apart if apart else _together)(connection, asked)
+    if told.lock is not None:
+        return told
+    pipeline, parts, counts = asked.pipeline, asked.question.parts, told.counts
+    if counts.parked:
+        parked = _rows_of(asked, ListedState.PARKED)
+        keys = await ask_part(connection, partial(_first_keys, connection, parked), apart=True)
+        if not isinstance(keys, Refused):
+            told = replace(told, counts=replace(counts, parked_keys=keys))
+    if counts.oldest_s is not None and counts.oldest_s > told.overdue_after_s:
+        leased = pipeline.leased
+        # The row that the next claim would take, were it not for a pause.
+        conditions = (parts.ready, parts.free, parts.mine, parts.due, *parts.unawaited)
+        first = select(leased.attribute(leased.key_name)).where(*conditions)
+        ordered = first.order_by(*oldest_first(leased)).limit(1)
+        key = await ask_value(connection, ordered, apart=True)
+        known = None if key is None or isinstance(key, Refused) else str(key)
+        told = replace(told, first_key=known)
+    if coordinates(pipeline) and (flow := await flow_line(connection, pipeline)) is not None:
+        told = replace(told, wing=flow.text)
+    return told
+
+
+async def _first_keys(connection: AsyncConnection, rows: StateRows) -> tuple[str, ...]:
+    key = select(rows.leased.attribute(rows.leased.key_name)).where(rows.condition())
+    found = await connection.execute(key.order_by(*rows.order()).limit(KEYS_MAX))
+    return tuple(map(str, found.scalars()))
+
+
+async def _together(connection: AsyncConnection, asked: RowAsked) -> PipelineStatus:
+    pipeline, any_prepared = asked.pipeline, INSIGHT.of(connection).is_any_prepared()
+    first, *others = [one.subquery() for one in _counting(asked)]
+    source: FromClause = first
+    for other in others:
+        source = source.join(other, true())
+    columns: list[Any] = [column for one in (first, *others) for column in one.c]
+    if (paused := pause_query(asked.tables, pipeline.name)) is not None:
+        pause = paused.limit(1).subquery()
+        source = source.outerjoin(pause, true())
+        columns += pause.c
+    if any_prepared is not None:
+        columns.append(any_prepared.label("is_any_prepared"))
+    row = (await connection.execute(select(*columns).select_from(source))).one()
+    answers = row._asdict()
+    told = _waiting(asked, Counts.of(pipeline.leased, answers))
+    if answers.get("is_any_prepared"):
+        told = replace(told, left=await left_in(connection, pipeline.leased.table, apart=True))
+    return replace(told, pause=pause_read([answers.get(name) for name in PAUSE_NAMES]))
+
+
+async def _apart(connection: AsyncConnection, asked: RowAsked) -> PipelineStatus:
+    leased, name = asked.pipeline.leased, asked.pipeline.name
+    answers, refused = dict[str, Any](), ""
+    if asked.failure is not None:
+        # Without the host's condition all rows would seem to wait.
+        refused = f"ready() raises {describe(asked.failure)}"
+    else:
+        for statement in _counting(asked):
+            found = await ask_first(connection, statement, apart=True)
+            if not isinstance(found, Refused):
+                answers |= found._asdict()
+            elif "due" in statement.selected_columns and not found.may_pass:
+                refused = found.why
+    told = _waiting(asked, Counts.of(leased, answers, refused=refused))
+    if told.counts.due is None and (lock := await lock_of(connection, asked)) is not None:
+        return replace(told, lock=lock)
+    told = replace(told, left=await left_in(connection, leased.table, apart=True))
+    if asked.tables is None:
+        return told
+    pause = await ask_pause(connection, asked.tables, name, apart=True)
+    if isinstance(pause, Refused):
+        return replace(told, unknown=(f"pauses: {pause.why}",))
+    return replace(told, pause=pause)
+
+
+def _waiting(asked: RowAsked, counts: Counts) -> PipelineStatus:
+    name = asked.pipeline.name
+    overdue_after = OVERDUE_WINDOWS * asked.rivals[name].takes_over_within
+    model = asked.pipeline.leased.name
+    return PipelineStatus(name, counts, overdue_after.total_seconds(), model=model)
 
 
 # ---------------------------------------------------------------- one pipeline
@@ -196,29 +226,31 @@ class PipelineStatus:
 
     Attributes:
         overdue_after_s: rows that have been due for longer wait too long if nobody runs it.
-        runs_on: how many replicas run it; None if that is unknown.
+        running: who runs it; None if that is unknown.
         first_key: of the row that the next claim would take, if rows wait too long.
-        idle: how many replicas have it registered, and do not run it.
     """
 
     pipeline: str
     counts: Counts
     overdue_after_s: float
     pause: PipelinePause | None = None
-    rows_s: float | None = None
-    p95_s: float | None = None
-    runs_on: int | None = None
+    running: RunningReplicas | None = None
     model: str = ""
     lock: TableLock | None = None
     first_key: str | None = None
     unknown: tuple[str, ...] = ()
-    failing: int = 0
-    error: str = ""
-    busy: int = 0
-    workers: int = 0
     wing: str | None = None
-    idle: int = 0
     left: tuple[TouchingTransaction, ...] = ()
+
+    @property
+    def told(self) -> RunningReplicas:
+        """What the replicas report that run it, as far as any does."""
+        return self.running or RunningReplicas(0)
+
+    @property
+    def runs_on(self) -> int | None:
+        """How many replicas run it; None if that is unknown."""
+        return None if self.running is None else len(self.running.running)
 
     @property
     def needs_person(self) -> bool:
@@ -268,11 +300,9 @@ def _troubles(one: PipelineStatus) -> Iterator[str]:
         yield f"{transaction_text(by)}, {does} {table}, {gone}"
         return
     yield from (holds_rows(by, one.model) for by in one.left)
-    oldest_s = one.counts.oldest_s
+    oldest_s, told = one.counts.oldest_s, one.told
     due = "rows are due" if oldest_s is None else f"due {lasting(oldest_s)}"
-    register = f"register {made_by(one.pipeline)} with the manager of a replica"
-    if one.idle:
-        register = f"start the manager of {made_by(one.pipeline)} in a replica"
+    register = registered(one.pipeline, is_idle=bool(told.idle))
     if one.counts.refused:
         why = shown(one.counts.refused, SAID_MAX)
         yield f"the condition of its claims is refused: {why}: mend what the error says"
@@ -280,21 +310,21 @@ def _troubles(one: PipelineStatus) -> Iterator[str]:
         yield f"{due}, and no replica runs it: {register}"
     elif one.is_silent:
         yield f"{due}, and no lease of it lives: {register}"
-    elif one.failing:
+    elif told.failing:
         yield (
-            f"claims fail on {one.failing} of {one.runs_on} replicas:"
-            f" {shown(one.error, SAID_MAX)}: mend what the error says"
+            f"claims fail on {told.failing} of {one.runs_on} replicas:"
+            f" {shown(told.error, SAID_MAX)}: mend what the error says"
         )
     elif (
         one.pause is None
         and one.has_overdue_rows
-        and one.busy < one.workers
+        and told.busy < told.workers
         and one.first_key is not None
     ):
         # Beside workers that could have them.
         yield (
-            f"{due}, though {one.workers - one.busy} of {one.workers} workers have nothing to do:"
-            f" {row_command('explain', one.model, one.first_key)}"
+            f"{due}, though {told.workers - told.busy} of {told.workers} workers have nothing to"
+            f" do: {row_command('explain', one.model, one.first_key)}"
         )
     if one.counts.parked:
         yield _parked_text(one)
@@ -311,6 +341,33 @@ def _parked_text(one: PipelineStatus) -> str:
     return f"{told}{such}: {row_command('explain', one.model, key)}"
 
 
+NOT_ASKED: Final = "pipelines without counts: those before them took all the time that there was"
+
+
+def status_of(
+    pipeline: str, waiting: PipelineStatus | AwayDatabase | None, replicas: LiveReplicas
+) -> PipelineStatus:
+    """Return the line of a pipeline; None as `waiting`: no time was left for its counts."""
+    if waiting is None or isinstance(waiting, AwayDatabase):
+        why = NOT_ASKED if waiting is None else waiting.text
+        waiting = PipelineStatus(pipeline, Counts(), 0.0, unknown=(why,))
+    if replicas.known is None:
+        return waiting
+    told = replicas.running(pipeline)
+    if isinstance(told, str):
+        return replace(waiting, unknown=(*waiting.unknown, f"replicas: {told}"))
+    refused = waiting.counts.refused
+    if len(told.running) > told.failing and refused:
+        # Claims are answered, so it is this user, or this process, that is refused.
+        waiting = replace(
+            waiting,
+            counts=replace(waiting.counts, refused=""),
+            unknown=(*waiting.unknown, f"{pipeline}: {refused}"),
+        )
+    wing = waiting.wing or (None if told.graph is None else told.graph.text)
+    return replace(waiting, running=told, wing=wing)
+
+
 # ---------------------------------------------------------------- the answer
 
 
@@ -318,7 +375,7 @@ SCHEMA: Final = "rowlock.status/1"
 UNKNOWN, WING = "?", "\N{MIDDLE DOT}"
 WIDE, NARROW = 90, 60
 """Below so many columns the rates, and then all but the first numbers, are left out."""
-NAMES_MAX: Final = 5
+REPLICAS_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,10 +437,8 @@ class Status:
     def _title(self) -> str:
         when = "" if self.at is None else f"   {self.at.astimezone(UTC):%H:%M:%S} UTC"
         live = self.replicas.live
-        names = ", ".join(shown(one.name, 40) for one in live[:NAMES_MAX])
-        more = f" and {len(live) - NAMES_MAX} more" if len(live) > NAMES_MAX else ""
-        count = self.replicas.count_text
-        return f"{self.database}{when}   {count}{': ' if names else ''}{names}{more}"
+        names = named_first([shown(one.name, 40) for one in live], REPLICAS_NAMED)
+        return f"{self.database}{when}   {self.replicas.count_text}{': ' if names else ''}{names}"
 
 
 _TITLES = ("PIPELINE", "DUE", "OLDEST", "LEASED", "ENDED", "PARKED", "ROWS/S", "P95", "STATE")
@@ -407,8 +462,8 @@ def _cells(one: PipelineStatus, at: datetime | None) -> tuple[str, ...]:
         count_text(counts.leased),
         count_text(counts.ended),
         count_text(counts.parked),
-        NOTHING if one.rows_s is None else f"{one.rows_s:.1f}",
-        NOTHING if one.p95_s is None else f"{one.p95_s:.1f} s",
+        decimal_text(one.told.settled_s),
+        decimal_text(one.told.p95_s, " s"),
         one.state(at),
     )
 
@@ -419,6 +474,10 @@ def count_text(count: int | None) -> str:
     return f"{COUNTED_MAX:,}+" if count > COUNTED_MAX else f"{count:,}"
 
 
+def decimal_text(value: float | None, unit: str = "") -> str:
+    return NOTHING if value is None else f"{value:.1f}{unit}"
+
+
 def _status_dict(one: PipelineStatus, at: datetime | None) -> dict[str, Any]:
     counts = asdict(one.counts) | {"parked_keys": list(one.counts.parked_keys)}
     del counts["at"], counts["refused"]
@@ -427,11 +486,15 @@ def _status_dict(one: PipelineStatus, at: datetime | None) -> dict[str, Any]:
         **counts,
         "parked_key": next(iter(one.counts.parked_keys), None),
         "counted_max": COUNTED_MAX,
-        **{name: getattr(one, name) for name in ("rows_s", "p95_s", "runs_on")},
+        "rows_s": one.told.settled_s,
+        "p95_s": one.told.p95_s,
+        "runs_on": one.runs_on,
         "paused": one.pause is not None,
         "state": one.state(at),
         "needs_person": one.needs_person,
         "troubles": list(one.troubles),
         "unknown": list(one.unknown),
-        **{name: getattr(one, name) for name in ("busy", "workers", "wing")},
+        "busy": one.told.busy,
+        "workers": one.told.workers,
+        "wing": one.wing,
     }

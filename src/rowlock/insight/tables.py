@@ -1,11 +1,8 @@
 """The optional tables of the windows, in the host's metadata, so that the host's migrations own
-them; the gate that makes a pause; and the pipelines of an app, each with the sessions and the gates
-of its own manager.
+them; and the gate that makes a pause.
 
 The one idea: a pause is committed, not sent. Each claim asks the table in the same statement in
-which it looks for rows, so no replica can miss a pause, and a restart keeps it. A process may have
-several managers, and several databases: what concerns a pipeline is asked, and written, where its
-manager works.
+which it looks for rows, so no replica can miss a pause, and a restart keeps it.
 
 Not here: the columns, and the steps of migrations (``migrations.py``); who writes the rows
 (``steering.py``).
@@ -13,14 +10,13 @@ Not here: the columns, and the steps of migrations (``migrations.py``); who writ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, MetaData, String, Table, exists, literal, not_, or_
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy import ColumnElement, MetaData, String, Table, exists, literal, not_, or_
 
-from rowlock import Pipeline, database_now
+from rowlock import database_now
 from rowlock.errors import ConfigurationError
 from rowlock.insight.migrations import (
     CONTROLS,
@@ -30,7 +26,7 @@ from rowlock.insight.migrations import (
     history_table,
     replicas_columns,
 )
-from rowlock.spi import Gate, LeasedTable, bind_of, check_session_factory
+from rowlock.spi import LeasedTable
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,75 +122,3 @@ def tables_of(gates: Iterable[Any]) -> InsightTables | None:
         if isinstance(owner, InsightTables) and gate == owner.pause_gate:
             return owner
     return None
-
-
-Sessions: TypeAlias = async_sessionmaker[AsyncSession]
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineHost:
-    """The sessions and the gates of a pipeline's manager; `gates` is None if that is not known."""
-
-    session_factory: Sessions
-    gates: tuple[Gate, ...] | None = None
-
-
-class HostedPipelines:
-    """The pipelines of an app, which need not run."""
-
-    def __init__(
-        self,
-        session_factory: Sessions,
-        pipelines: Iterable[Pipeline[Any]],
-        *,
-        tables: InsightTables | None = None,
-    ) -> None:
-        self.session_factory = session_factory
-        self.pipelines: dict[str, Pipeline[Any]] = {}
-        self.tables = tables
-        self._hosts: dict[str, PipelineHost] = {}
-        self._engines: dict[str, Engine] = {}
-        self.add(PipelineHost(session_factory), pipelines)
-
-    def add(self, host: PipelineHost, pipelines: Iterable[Pipeline[Any]]) -> None:
-        """Add the pipelines of one more manager."""
-        for pipeline in pipelines:
-            if pipeline.name in self.pipelines:
-                raise ConfigurationError(f"two pipelines are named {pipeline.name}; rename one")
-            check_session_factory(host.session_factory, pipeline.leased)
-            self.pipelines[pipeline.name] = pipeline
-            self._hosts[pipeline.name] = host
-            self._engines[pipeline.name] = engine_of(host.session_factory, pipeline)
-
-    def host_of(self, pipeline: Pipeline[Any]) -> PipelineHost:
-        return self._hosts[pipeline.name]
-
-    def sessions_of(self, leased: LeasedTable) -> Sessions:
-        """Return the sessions of the first pipeline that works on a table, or else the host's."""
-        for pipeline in self.pipelines.values():
-            if pipeline.leased.table is leased.table:
-                return self.host_of(pipeline).session_factory
-        return self.session_factory
-
-    def by_database(
-        self, pipelines: Iterable[Pipeline[Any]] | None = None
-    ) -> Iterator[tuple[Sessions, list[Pipeline[Any]]]]:
-        """Group the pipelines by database, with sessions that lead there."""
-        return by_database(
-            (self.host_of(one).session_factory, one, self._engines[one.name])
-            for one in (self.pipelines.values() if pipelines is None else pipelines)
-        )
-
-
-def by_database(
-    pipelines: Iterable[tuple[Sessions, Pipeline[Any], Engine]],
-) -> Iterator[tuple[Sessions, list[Pipeline[Any]]]]:
-    """Group the pipelines by engine, with sessions that lead there."""
-    found: dict[int, tuple[Sessions, list[Pipeline[Any]]]] = {}
-    for sessions, pipeline, engine in pipelines:
-        found.setdefault(id(engine), (sessions, []))[1].append(pipeline)
-    yield from found.values()
-
-
-def engine_of(sessions: Sessions, pipeline: Pipeline[Any]) -> Engine:
-    return bind_of(sessions(), pipeline.leased).engine

@@ -17,10 +17,9 @@ from sqlalchemy import Row, Table, and_, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock import database_now
+from rowlock.insight.asking import ask_first, ask_part
 from rowlock.insight.history import EntryKind, stored_key
-from rowlock.insight.questions import ask_first, ask_part
-from rowlock.insight.replicas import table_text
-from rowlock.insight.shown import by_the_database, clock_time, shown
+from rowlock.insight.shown import by_the_database, clock_time, shown, table_text
 from rowlock.insight.steering import is_there
 from rowlock.insight.verdicts import Refused
 from rowlock.spi import LeasedTable
