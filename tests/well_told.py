@@ -84,8 +84,6 @@ class ToldLines(logging.Handler):
         told = {name: value for name, value in vars(record).items() if name.startswith("rowlock_")}
         if any(value is None for value in told.values()):
             self.wrong.append(f"a field is empty: {record.msg!r} {told}")
-        if isinstance(record.args, tuple) and any(arg is None for arg in record.args):
-            self.wrong.append(f"an argument is empty: {record.msg!r} {record.args}")
         is_of_a_pipeline = record.name.startswith(PIPELINES) and record.name not in OF_NO_PIPELINE
         if is_of_a_pipeline and not isinstance(told.get("rowlock_pipeline"), str):
             self.wrong.append(f"it does not name its pipeline: {record.name} {record.msg!r} {told}")

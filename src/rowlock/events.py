@@ -270,7 +270,7 @@ def emit(event: Event) -> None:
             listener(event)
         except HOST_ERRORS:
             name = type(event).__name__
-            logger.exception("A listener raised at the event %s", name, extra={"event": name})
+            logger.exception("A listener raised at the event %(event)s", {"event": name})
 
 
 def _is_kind(given: object) -> bool:

@@ -154,10 +154,10 @@ class PipelineHinter:
         if not self._has_told_late:
             self._has_told_late = True
             logger.warning(
-                "hint_after_commit for %s was called while the session has no transaction, so it"
-                " waits for the next commit of this session: call it before the commit (told once)",
-                ", ".join(names),
-                extra={"model": ", ".join(names)},
+                "hint_after_commit for %(model)s was called while the session has no"
+                " transaction, so it waits for the next commit of this session: call it before"
+                " the commit (told once)",
+                {"model": ", ".join(names)},
             )
 
     def _warn(self, name: str) -> None:
@@ -167,11 +167,10 @@ class PipelineHinter:
             self._warned.clear()
         self._warned.add(name)
         logger.warning(
-            "A hint reached no pipeline: %s. No started manager of this process works on it; its"
-            " rows are found by polling (told once). A process that only hints needs a manager with"
-            " notify=True",
-            name,
-            extra={"model": name},
+            "A hint reached no pipeline: %(model)s. No started manager of this process works on"
+            " it; its rows are found by polling (told once). A process that only hints needs a"
+            " manager with notify=True",
+            {"model": name},
         )
 
 
@@ -246,8 +245,7 @@ def _call_each(calls: Iterable[Wake], model_name: str) -> None:
         try:
             call()
         except HOST_ERRORS:
-            text = "A callback for hints of %s failed"
-            logger.exception(text, model_name, extra={"model": model_name})
+            logger.exception("A callback for hints of %(model)s failed", {"model": model_name})
 
 
 def _name_of(model: object) -> str:
@@ -424,17 +422,16 @@ class Notifier:
     def _drop(self, model_name: str) -> None:
         self._dropped += 1
         if self._dropped == 1:
-            text = "A hint cannot be sent to other replicas: %r"
-            logger.warning(text, model_name[:100], extra={"model": model_name[:100]})
+            extra = {"model": model_name[:100]}
+            logger.warning("A hint cannot be sent to other replicas: %(model)r", extra)
 
     def _record_failure(self, error: Exception) -> None:
         self._failures += 1
         self._last_error = describe(error)
         logger.warning(
             "The channel to other replicas was lost; rows are found by polling until it is"
-            " back: %s",
-            self._last_error,
-            extra={"error": self._last_error, "failures": self._failures},
+            " back: %(error)s",
+            {"error": self._last_error, "failures": self._failures},
         )
 
 

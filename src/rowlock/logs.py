@@ -47,12 +47,11 @@ _RAISED = (Exception, asyncio.CancelledError)
 
 
 class LogLine(NamedTuple):
-    """What is logged: `text` is the template of `args`, `place` is where the error was raised."""
+    """What is logged: `text` is a template of `fields`, `place` is where the error was raised."""
 
     logger: str
     level: int
     text: str
-    args: tuple[object, ...]
     fields: Fields
     error_type: str = ""
     place: tuple[str, int] = ("", 0)
@@ -146,7 +145,7 @@ class Repeats:
 FIELD_PREFIX = "rowlock_"
 """In front of each field: logging refuses one that the host's record factory has set."""
 
-NOT_SHOWN = "%d more were counted and not shown; the last one: "
+NOT_SHOWN = "%(count)d more were counted and not shown; the last one: "
 """In front of a message that stands for all of its kind that were counted."""
 
 _FRAMES_OF_OURS = 2
@@ -154,7 +153,11 @@ _FRAMES_OF_OURS = 2
 
 
 class ContainedLogger:
-    """Logs like a ``logging.Logger``, and never raises."""
+    """Logs like a ``logging.Logger``, and never raises.
+
+    Its calls take the fields of a line as one mapping, of which the text may name some:
+    ``logger.warning("row %(row_id)s is parked", {"row_id": item.id, "reason": reason})``.
+    """
 
     def __init__(self, name: str, *, counts_repeats: bool = True) -> None:
         self._logger = logging.getLogger(name)
@@ -169,15 +172,15 @@ class ContainedLogger:
         self,
         level: int,
         text: str,
-        *args: object,
-        extra: Fields | None = None,
+        fields: Fields | None = None,
+        *,
         exc_info: object = None,
     ) -> None:
         try:
             if not self._logger.isEnabledFor(level):
                 return
             error = _error_of(exc_info)
-            line = LogLine(self._logger.name, level, text, args, extra or {})
+            line = LogLine(self._logger.name, level, text, fields or {})
             if error is not None:
                 place = _place_of(error.__traceback__)
                 line = line._replace(error_type=type(error).__qualname__, place=place)
@@ -187,7 +190,7 @@ class ContainedLogger:
             self._logger.log(
                 level,
                 text,
-                *args,
+                *filter(None, [fields]),  # a message without any is no template
                 exc_info=shown,
                 extra=_prefixed(line.fields),
                 stacklevel=_FRAMES_OF_OURS,
@@ -223,13 +226,13 @@ def _is_shown(line: LogLine) -> bool:
 def _tell(counted: list[Counted]) -> None:
     for line, count in counted:
         try:
-            # A message without arguments is not a template.
-            text = NOT_SHOWN + (line.text if line.args else line.text.replace("%", "%%"))
+            # A message without fields is not a template.
+            text = NOT_SHOWN + (line.text if line.fields else line.text.replace("%", "%%"))
             fields = {**line.fields, "count": count}
             if line.error_type:
                 fields["error_type"] = line.error_type
             logger = logging.getLogger(line.logger)
-            logger.log(line.level, text, count, *line.args, extra=_prefixed(fields))
+            logger.log(line.level, text, fields, extra=_prefixed(fields))
         except _RAISED:
             _broken.tell()
 

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from rowlock import events
 from rowlock.clock import exponential, sleep
 from rowlock.errors import HostCodeError, PipelineError, TransactionTimeout, describe
-from rowlock.logs import get_logger
+from rowlock.logs import Fields, get_logger
 
 logger = get_logger(__name__)
 
@@ -166,12 +166,8 @@ async def finish(
     if cancelled is not None:
         if task.done() and not task.cancelled() and (error := task.exception()) is not None:
             log = logger.warning if writes else logger.debug
-            log(
-                "The transaction of a cancelled caller failed: %s",
-                purpose,
-                extra={"purpose": purpose},
-                exc_info=error,
-            )
+            extra = {"purpose": purpose}
+            log("The transaction of a cancelled caller failed: %(purpose)s", extra, exc_info=error)
         raise cancelled
     if out_of_time and (not task.done() or task.cancelled()):
         raise TransactionTimeout(
@@ -217,12 +213,12 @@ async def _cancel_overdue(
 def _forget(task: asyncio.Task[Any]) -> None:
     _overdue.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:
-        text = "An overdue transaction failed in the end: %s"
-        logger.warning(text, task.get_name(), extra={"task": task.get_name()}, exc_info=error)
+        extra = {"task": task.get_name()}
+        logger.warning("An overdue transaction failed in the end: %(task)s", extra, exc_info=error)
 
 
-def log_in_thread(log: Callable[[], None]) -> None:
-    threading.Thread(target=log, name="rowlock log", daemon=True).start()
+def log_in_thread(log: Callable[[str, Fields], None], text: str, fields: Fields) -> None:
+    threading.Thread(target=log, args=(text, fields), name="rowlock log", daemon=True).start()
 
 
 RESTART_DELAY_S = 0.1
@@ -307,13 +303,8 @@ class Supervisor:
 
 def tell_replaced(pipeline: str, name: str, error: BaseException) -> None:
     is_cancelled = isinstance(error, asyncio.CancelledError)
-    text = "cancelled from outside" if is_cancelled else describe(error)
-    logger.error(
-        "%s: the %s died and is replaced: %s",
-        pipeline,
-        name,
-        text,
-        extra={"pipeline": pipeline, "loop": name, "error": text},
-        exc_info=None if is_cancelled else error,
-    )
-    events.emit(events.LoopReplaced(pipeline, name, text))
+    why = "cancelled from outside" if is_cancelled else describe(error)
+    text = "%(pipeline)s: the %(loop)s died and is replaced: %(error)s"
+    extra = {"pipeline": pipeline, "loop": name, "error": why}
+    logger.error(text, extra, exc_info=None if is_cancelled else error)
+    events.emit(events.LoopReplaced(pipeline, name, why))

@@ -125,8 +125,8 @@ async def test_the_trouble_of_one_row_keeps_no_other_from_being_written(
         row.id for row in await read_all(postgresql_database, Volume) if row.status == "refused"
     } == {refused}
     assert len(pipeline.items) == 5
-    again = "%s: writing the outcome of row %s is tried again"
-    tried = {record.args[1] for record in caplog.records if record.args and record.msg == again}
+    again = "%(pipeline)s: writing the outcome of row %(row_id)s is tried again"
+    tried = {vars(record)["rowlock_row_id"] for record in caplog.records if record.msg == again}
     assert tried <= {refused} or code != "XX001", "the other code speaks of the server"
 
 

@@ -87,8 +87,8 @@ def test_whatever_the_hosts_logging_raises(
 ) -> None:
     """An actor would die in the middle of what it does, and leave a row leased for ever."""
     hostile(error)
-    logger.warning("a row: %s", 1, extra={"row_id": 1})
-    logger.error("a row failed: %s", 1, extra={"row_id": 1}, exc_info=ValueError("its own"))
+    logger.warning("a row: %(row_id)s", {"row_id": 1})
+    logger.error("a row failed: %(row_id)s", {"row_id": 1}, exc_info=ValueError("its own"))
     try:
         raise LookupError
     except LookupError:
@@ -136,7 +136,7 @@ def test_fields_stand_under_one_prefix(caplog: pytest.LogCaptureFixture) -> None
 
     logging.setLogRecordFactory(factory)
     fields = {"worker": "w", "row_id": 1, "pipeline": "P", "message": "m", "name": "n"}
-    logger.warning("a row", extra=fields)
+    logger.warning("a row", fields)
     [record] = caplog.records
     ours = {name: value for name, value in vars(record).items() if name.startswith("rowlock_")}
     assert ours == {f"rowlock_{name}": value for name, value in fields.items()}
@@ -168,7 +168,7 @@ def test_a_level_that_is_off_costs_nothing() -> None:
     LIBRARY.setLevel(logging.CRITICAL)
     try:
         for _ in range(3):
-            logger.error("a row", extra={"row_id": 1}, exc_info=ValueError("its own"))
+            logger.error("a row", {"row_id": 1}, exc_info=ValueError("its own"))
     finally:
         LIBRARY.setLevel(level)
     assert not logs._broken.is_told

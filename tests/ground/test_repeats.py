@@ -21,7 +21,7 @@ from ..pipelines.told import told
 
 logger = logs.get_logger("rowlock.tried")
 TENANT: ContextVar[str] = ContextVar("TENANT")
-TEXT = "%s: processing row %s failed"
+TEXT = "%(pipeline)s: processing row %(row_id)s failed"
 
 
 @pytest.fixture(autouse=True)
@@ -35,9 +35,7 @@ def fail(row: int, error: type[Exception] = ValueError, pipeline: str = "P") -> 
     try:
         raise error(row)
     except error as raised:
-        logger.error(
-            TEXT, pipeline, row, extra={"pipeline": pipeline, "row_id": row}, exc_info=raised
-        )
+        logger.error(TEXT, {"pipeline": pipeline, "row_id": row}, exc_info=raised)
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -93,7 +91,7 @@ async def test_kinds_are_told_apart(caplog: pytest.LogCaptureFixture) -> None:
         fail(1, LookupError)
         fail(1, pipeline="Q")
         logger.error("something else", exc_info=ValueError(1))
-        logger.warning(TEXT, "P", 1, extra={"pipeline": "P"}, exc_info=ValueError(1))
+        logger.warning(TEXT, {"pipeline": "P", "row_id": 1}, exc_info=ValueError(1))
     assert len(lines(caplog)) == 5
 
 
@@ -101,7 +99,7 @@ async def test_kinds_are_told_apart(caplog: pytest.LogCaptureFixture) -> None:
 async def test_a_thousand_rows_lost_at_once(caplog: pytest.LogCaptureFixture) -> None:
     """Lines without a traceback stay, while they are few."""
     for row in range(1000):
-        logger.warning("the lease of row %s was lost", row, extra={"pipeline": "P", "row_id": row})
+        logger.warning("the lease of row %(row_id)s was lost", {"pipeline": "P", "row_id": row})
     await asyncio.sleep(WINDOW_S)
     shown = lines(caplog)
     assert shown[:LINES_MAX] == [f"the lease of row {row} was lost" for row in range(LINES_MAX)]
@@ -114,7 +112,9 @@ async def test_a_text_of_many_lines_counts_like_a_traceback(
 ) -> None:
     """What a worker elsewhere failed with comes as a text."""
     for kind in ("ValueError", "ValueError", "LookupError"):
-        logger.warning("A handler failed\n%s", "its traceback", extra={"error_type": kind})
+        logger.warning(
+            "A handler failed\n%(detail)s", {"detail": "its traceback", "error_type": kind}
+        )
     assert len(lines(caplog)) == 2
 
 
@@ -138,7 +138,7 @@ def test_threads_without_a_loop_tell_theirs_with_the_next_line(
 ) -> None:
     """There is no timer where no loop runs."""
     moved = Repeats()
-    line = LogLine("rowlock.tried", logging.ERROR, TEXT, ("P", 1), {}, "ValueError")
+    line = LogLine("rowlock.tried", logging.ERROR, TEXT, {}, "ValueError")
     assert moved.admit(line, 0.0, None).is_shown
     assert not moved.admit(line, 1.0, None).is_shown
     admission = moved.admit(line, WINDOW_S, None)
@@ -162,7 +162,7 @@ async def one_failure() -> None:
 def test_kinds_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     """Texts that are made for each row would fill the memory, or the log."""
     for n in range(KINDS_MAX + 500):
-        logger.warning(f"row {n}\n", extra={"row_id": n})  # noqa: G004 - as nobody should
+        logger.warning(f"row {n}\n", {"row_id": n})  # noqa: G004 - as nobody should
     assert len(logs._repeats._windows) == KINDS_MAX + 1
     assert len(lines(caplog)) == KINDS_MAX + 1
     logs.tell_counts()
@@ -174,11 +174,11 @@ def test_old_kinds_make_room() -> None:
     kinds = Repeats()
     for n in range(KINDS_MAX):
         assert kinds.admit(
-            LogLine("rowlock.tried", logging.ERROR, str(n), (), {}, "ValueError"), 0.0, None
+            LogLine("rowlock.tried", logging.ERROR, str(n), {}, "ValueError"), 0.0, None
         ).is_shown
-    kinds.admit(LogLine("rowlock.tried", logging.ERROR, "0", (), {}, "ValueError"), 1.0, None)
+    kinds.admit(LogLine("rowlock.tried", logging.ERROR, "0", {}, "ValueError"), 1.0, None)
     admission = kinds.admit(
-        LogLine("rowlock.tried", logging.ERROR, "new", (), {}, "ValueError"), WINDOW_S, None
+        LogLine("rowlock.tried", logging.ERROR, "new", {}, "ValueError"), WINDOW_S, None
     )
     assert admission.is_shown
     assert [(line.text, lines) for line, lines in admission.counted] == [("0", 1)], (

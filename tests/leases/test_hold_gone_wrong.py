@@ -66,7 +66,9 @@ async def test_an_outage_that_passes_is_survived(
                 await held.guard(session)
             assert await may_be_claimed(virtual_database) == 0
     assert is_free(await read(virtual_database, row))
-    assert told(caplog, "") == [Line("Renewing held rows failed: Volume", {}, repr(AWAY))]
+    assert told(caplog, "") == [
+        Line("Renewing held rows failed: Volume", {"model": "Volume"}, repr(AWAY))
+    ]
 
 
 # ---------------------------------------------------------------- the lease is lost
@@ -238,7 +240,7 @@ async def test_rows_that_could_not_be_freed_expire(
         async with hold_rows(database.session_factory, Volume, [row.id], lock_timeout=30):
             faults.fail(AWAY, when=is_let_go)
     text = "Held rows were not freed and stay leased until they expire: Volume"
-    assert told(caplog, "") == [Line(text, {}, repr(AWAY))]
+    assert told(caplog, "") == [Line(text, {"model": "Volume"}, repr(AWAY))]
     assert await may_be_claimed(database) == 0
     database.clock.advance(30)
     assert await may_be_claimed(database) == 1

@@ -46,7 +46,7 @@ async def test_a_drain_tells_what_was_counted(
             await until(lambda: len(heard.of(events.ItemFailed)) >= 5)
     failed = len(heard.of(events.ItemFailed))
     messages = [message for message in caplog.messages if "failed" in message]
-    assert messages[1].startswith(NOT_SHOWN % (failed - 1))
+    assert messages[1].startswith(NOT_SHOWN % {"count": failed - 1})
     assert len(messages) == 2
 
 

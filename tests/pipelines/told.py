@@ -44,7 +44,7 @@ def repeated(line: Line, more: int, **fields: Any) -> list[Line]:
         return [line]
     error_type = {"error_type": line.error.partition("(")[0]} if line.error else {}
     extra = {**line.extra, **fields, "count": more, **error_type}
-    return [line, Line(NOT_SHOWN % more + line.text, extra, None)]
+    return [line, Line(NOT_SHOWN % {"count": more} + line.text, extra, None)]
 
 
 def end_of_logging() -> None:

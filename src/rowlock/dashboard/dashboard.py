@@ -243,12 +243,8 @@ def _handler_of(request: Request, path: str) -> Handler:
 def _refused(error: Exception, to: PageAddresses, *, path: str) -> Response:
     refusal = refusal_of(error)
     if not refusal.is_expected:
-        logger.error(
-            "the dashboard cannot make a page: %s",
-            describe(error),
-            extra={"error": describe(error)},
-            exc_info=error,
-        )
+        extra = {"error": describe(error)}
+        logger.error("the dashboard cannot make a page: %(error)s", extra, exc_info=error)
     if path.startswith("/api/"):
         return pages.refused_as_json(refusal)
     return HTMLResponse(render("refused.html", to=to, refusal=refusal), refusal.status)

@@ -219,12 +219,8 @@ class Gatekeeper:
         return await answer if inspect.isawaitable(answer) else answer
 
     def _refuse(self, action: ViewerAction, why: str) -> None:
-        logger.warning(
-            "the dashboard lets nobody %s: authorize gave no answer: %s",
-            action.name,
-            shown(why),
-            extra={"action": action.name, "error": shown(why)},
-        )
+        text = "the dashboard lets nobody %(action)s: authorize gave no answer: %(error)s"
+        logger.warning(text, {"action": action.name, "error": shown(why)})
 
 
 # ---------------------------------------------------------------- proofs of a form

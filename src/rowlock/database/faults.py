@@ -19,6 +19,7 @@ from rowlock.dialects import driver_packages, known_dialects
 from rowlock.dialects.contract import FAULTS, ErrorVerdict
 from rowlock.errors import LockWaitTimeout, RowlockError, TransactionTimeout
 
+_NO_VERDICT = ErrorVerdict(passes=False, concerns_every_row=False)
 CAUSES_MAX = 10
 """So many exceptions may stand between one of the host's own and what the database said."""
 
@@ -84,7 +85,7 @@ def is_of_a_type(error: BaseException) -> bool:
 
 def is_refused(error: BaseException) -> bool:
     """Whether the database answered a statement with an error, and so did nothing of it."""
-    return _verdict_on(error) is not None
+    return _verdict_on(error) is not _NO_VERDICT
 
 
 def is_of_the_server(raised: BaseException) -> bool:
@@ -105,28 +106,25 @@ def is_conflict(error: BaseException) -> bool:
 
     It is certain then that nothing of it was committed, also if that was the answer to its COMMIT.
     """
-    return (verdict := _verdict_on(error)) is not None and verdict.is_conflict
+    return _verdict_on(error).is_conflict
 
 
 def is_after_an_error(error: BaseException) -> bool:
-    return (verdict := _verdict_on(error)) is not None and verdict.is_after_an_error
+    return _verdict_on(error).is_after_an_error
 
 
 def may_be_of_the_size(error: BaseException) -> bool:
     """Whether a transaction may have failed because it did much, and a smaller one may succeed."""
-    if isinstance(_of_database(error), TransactionTimeout):
-        return True
     verdict = _verdict_on(error)
-    return verdict is not None and (verdict.is_conflict or verdict.is_of_the_size)
+    is_late = isinstance(_of_database(error), TransactionTimeout)
+    return is_late or verdict.is_conflict or verdict.is_of_the_size
 
 
 def is_of_the_schema(error: BaseException) -> bool:
     """Whether the database refused a statement as such, whichever rows it is about: a column or a
     table is not there, say.
     """
-    if is_transient(_of_database(error)):
-        return False
-    return (verdict := _verdict_on(error)) is not None and verdict.is_of_the_schema
+    return not is_transient(_of_database(error)) and _verdict_on(error).is_of_the_schema
 
 
 def may_be_of_a_value(error: BaseException) -> bool:
@@ -134,12 +132,12 @@ def may_be_of_a_value(error: BaseException) -> bool:
 
 
 def is_of_the_values(error: BaseException) -> bool:
-    return (verdict := _verdict_on(error)) is not None and verdict.is_of_the_values
+    return _verdict_on(error).is_of_the_values
 
 
-def _verdict_on(error: BaseException) -> ErrorVerdict | None:
+def _verdict_on(error: BaseException) -> ErrorVerdict:
     error = _of_database(error)
-    return _fault_of(error) if _is_of_a_driver(error) else None
+    return (_fault_of(error) if _is_of_a_driver(error) else None) or _NO_VERDICT
 
 
 def _of_database(error: BaseException) -> BaseException:

@@ -214,9 +214,11 @@ class OpenTransaction:
                 await dialect.close_stalled(driver)
         if self._must_terminate:
             return
-        text = "A transaction was ended that kept locks while the event loop stood still: %s"
-        extra = {"purpose": self._purpose}
-        log_in_thread(partial(logger.warning, text, self._purpose, extra=extra))
+        log_in_thread(
+            logger.warning,
+            "A transaction was ended that kept locks while the event loop stood still: %(purpose)s",
+            {"purpose": self._purpose},
+        )
 
     def plan_cancel(self, task: asyncio.Task[Any]) -> CancelPlan:
         """End it, if its `task` waits for a statement; called on its own loop."""
@@ -354,7 +356,7 @@ async def in_transaction(
                 if not is_conflict(error):
                     raise
                 extra = {"purpose": purpose}
-                logger.debug("A transaction is run again: %s", purpose, extra=extra, exc_info=error)
+                logger.debug("A transaction is run again: %(purpose)s", extra, exc_info=error)
             rest_s = exponential(conflicts, first_s=CONFLICT_DELAY_S, most_s=CONFLICT_DELAY_S_MAX)
             await sleep(rest_s)
             own = OpenTransaction(purpose)

@@ -241,10 +241,8 @@ class Admission(Generic[ModelT]):
         failed = update(self._model).where(still).values(values)
         is_failed = bool((await self._execute(session, failed)).rowcount)
         if is_failed:
-            logger.warning(
-                "A stale row gave way to a new submission",
-                extra={"row_id": getattr(row, self._leased.key_name)},
-            )
+            extra = {"row_id": getattr(row, self._leased.key_name)}
+            logger.warning("A stale row gave way to a new submission", extra)
         return is_failed
 
     async def _supersede(self, session: AsyncSession, old: ModelT, new: ModelT) -> None:

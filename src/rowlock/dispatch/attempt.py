@@ -83,7 +83,7 @@ def _remove(folder: Path) -> None:
     except FileNotFoundError:
         pass
     except OSError:
-        logger.exception("A scratch folder was not removed", extra={"folder": folder.name})
+        logger.exception("A scratch folder was not removed", {"folder": folder.name})
 
 
 _END: Final = object()

@@ -233,10 +233,8 @@ class Delivery(Generic[ModelT]):
         try:
             return await self._run()
         except LeaseLost:
-            logger.info(
-                "The row was handed off: its status is no longer what this attempt left",
-                extra={"row_id": self._item.id},
-            )
+            text = "The row was handed off: its status is no longer what this attempt left"
+            logger.info(text, {"row_id": self._item.id})
             return Apply(unless_changed=["status"])
         except asyncio.CancelledError:
             # Of a lost lease there is nothing to write; after a shutdown another replica takes the
@@ -247,7 +245,7 @@ class Delivery(Generic[ModelT]):
         except OutcomeError as error:
             return self._failed(INTERNAL, error.message)
         except Exception as error:
-            logger.exception("An attempt failed from within", extra={"row_id": self._item.id})
+            logger.exception("An attempt failed from within", {"row_id": self._item.id})
             if isinstance(error, TransactionTimeout) or is_of_the_schema(error):
                 # Of the database, and not of the row: it is begun again when that is over.
                 return Retry(error=error_of(INTERNAL, describe(error).partition("\n")[0]))
@@ -282,9 +280,7 @@ class Delivery(Generic[ModelT]):
                     return self._overflow(refused)
             except Exception as error:
                 # Of this replica, and not of the row: another one may do better.
-                logger.exception(
-                    "An attempt could not be begun here", extra={"row_id": self._item.id}
-                )
+                logger.exception("An attempt could not be begun here", {"row_id": self._item.id})
                 return Retry(error=error_of(INTERNAL, describe(error)))
             stack.callback(self._context.hint)
             stack.callback(self._context.placement.capacity.freed)
@@ -318,9 +314,7 @@ class Delivery(Generic[ModelT]):
         try:
             await attempt.aclose()
         except Exception:
-            logger.exception(
-                "An attempt failed while it was closed", extra={"row_id": self._item.id}
-            )
+            logger.exception("An attempt failed while it was closed", {"row_id": self._item.id})
 
     async def _recover_orphan(self) -> None:
         """An orphan is pending again, due now, and keeps its stages: its holder is gone."""
@@ -328,7 +322,7 @@ class Delivery(Generic[ModelT]):
         await self._record_status(
             {"status": PENDING, "losses": losses}, unless_changed={"status": RUNNING}
         )
-        logger.warning("An orphan was recovered", extra={"row_id": self._item.id, "losses": losses})
+        logger.warning("An orphan was recovered", {"row_id": self._item.id, "losses": losses})
 
     def _overflow(self, refused: NoWorkersAvailable) -> Outcome:
         settings = self._context.settings
@@ -413,11 +407,8 @@ class Delivery(Generic[ModelT]):
         self._has_ended = True
         if failed.detail:
             kind = failed.text.partition(":")[0]
-            logger.warning(
-                "A handler failed\n%s",
-                failed.detail,
-                extra={"row_id": self._item.id, "error_type": kind},
-            )
+            extra = {"row_id": self._item.id, "error_type": kind, "detail": failed.detail}
+            logger.warning("A handler failed\n%(detail)s", extra)
         return self._ended({"status": FAILED, "error": failure_of(failed.kind, failed.text)})
 
     def _rest_after(self, failed: Failed) -> timedelta | None:
@@ -437,11 +428,8 @@ class Delivery(Generic[ModelT]):
         # Guarded as in `_lost`.
         await self._record_status({"status": PENDING}, unless_changed={"status": RUNNING})
         error = failure_of(failed.kind, failed.text)
-        logger.warning(
-            "A handler failed with an error that is expected: %s",
-            error,
-            extra={"row_id": self._item.id, "error": error},
-        )
+        extra = {"row_id": self._item.id, "error": error}
+        logger.warning("A handler failed with an error that is expected: %(error)s", extra)
         return Retry(after=rest, error=error)
 
     async def _lost(self, why: str) -> Outcome:
@@ -552,9 +540,7 @@ class StatusUpdates(Generic[ModelT]):
                         purpose="write status", timeout_s=self._retry_timeout_s
                     ) from error
                 extra = {"row_id": item.id, "tries": retries.count}
-                logger.warning(
-                    "A status update is tried again: %s", item.id, extra=extra, exc_info=error
-                )
+                logger.warning("A status update is tried again: %(row_id)s", extra, exc_info=error)
             await retries.rest()
 
     async def check(self, item: PipelineItem[ModelT], values: Values) -> None:
@@ -576,12 +562,8 @@ class StatusUpdates(Generic[ModelT]):
         except Exception as error:
             if not is_transient(error):
                 raise
-            logger.info(
-                "A row could not be looked at: %s",
-                item.id,
-                extra={"row_id": item.id},
-                exc_info=error,
-            )
+            extra = {"row_id": item.id}
+            logger.info("A row could not be looked at: %(row_id)s", extra, exc_info=error)
         else:
             if not unchanged:
                 raise item.lease_lost()

@@ -50,31 +50,30 @@ class DispatchLog:
         self._deadline = deadline
 
     def offering(self, rows: int, *, workers: int) -> None:
-        fields = {"pipeline": self._name, "rows": rows, "workers": workers}
-        logger.info("%s: rows offered: %d, workers: %d", self._name, rows, workers, extra=fields)
+        extra = {"pipeline": self._name, "rows": rows, "workers": workers}
+        logger.info("%(pipeline)s: rows offered: %(rows)d, workers: %(workers)d", extra)
 
     def overflowed(
         self, row_id: object, refused: NoWorkersAvailable, *, waited: timedelta, rest: timedelta
     ) -> None:
         left, rest_s = max(self._deadline - waited, timedelta(0)), rest.total_seconds()
         log = logger.warning if left <= self._deadline / 2 else logger.info
-        text = (
-            "%s: %s for row %s; it is offered again in %.0f s or when there is room, and fails in"
-            " %.0f s"
+        log(
+            "%(pipeline)s: %(error)s for row %(row_id)s; it is offered again in %(rest_s).0f s"
+            " or when there is room, and fails in %(left_s).0f s",
+            {
+                "pipeline": self._name,
+                "row_id": row_id,
+                "asked": refused.asked,
+                "rest_s": rest_s,
+                "error": refused.message,
+                "left_s": left.total_seconds(),
+            },
         )
-        fields = {
-            "pipeline": self._name,
-            "row_id": row_id,
-            "asked": refused.asked,
-            "rest_s": rest_s,
-        }
-        log(text, self._name, refused.message, row_id, rest_s, left.total_seconds(), extra=fields)
 
     def expired(self, row_id: object) -> None:
-        fields = {"pipeline": self._name, "row_id": row_id}
-        logger.warning(
-            "%s: row %s fails: no worker has done it in time", self._name, row_id, extra=fields
-        )
+        extra = {"pipeline": self._name, "row_id": row_id}
+        logger.warning("%(pipeline)s: row %(row_id)s fails: no worker has done it in time", extra)
 
 
 @dataclass(slots=True)
@@ -208,10 +207,8 @@ class Placement:
             except WorkerGone as gone:
                 counters.offers_gone += 1
                 self._evicted[worker] = monotonic() + EVICTED_S
-                logger.warning(
-                    "A worker is gone and is not asked for a while",
-                    extra={"worker": worker, "why": gone.why},
-                )
+                extra = {"worker": worker, "why": gone.why}
+                logger.warning("A worker is gone and is not asked for a while", extra)
             else:
                 counters.offers_accepted += 1
                 self.capacity.occupied(task.id)
@@ -290,8 +287,5 @@ class Provisioner:
             await asyncio.wait(in_flight.values(), timeout=grace.total_seconds())
         for key, task in in_flight.items():
             if not task.done():
-                logger.error(
-                    "provision ignored its cancellation and was left behind with key %s",
-                    key,
-                    extra={"key": key},
-                )
+                text = "provision ignored its cancellation and was left behind with key %(key)s"
+                logger.error(text, {"key": key})

@@ -156,7 +156,8 @@ def forget_values(graph: Topology) -> Iterator[None]:
                 node.processor.clear()
             node.processor.attach(None)
         except BaseException as error:  # a processor may be the host's
-            logger.warning("%s could not forget its values", node.operator, exc_info=error)
+            extra = {"operator": node.operator}
+            logger.warning("%(operator)s could not forget its values", extra, exc_info=error)
         node.processor.context = None
         if not node.index % CHECKED_AT_ONCE:
             dropped.clear()
@@ -166,7 +167,8 @@ def forget_values(graph: Topology) -> Iterator[None]:
 
 def log_later_errors(graph: Topology) -> None:
     for later in graph.later_errors:
-        logger.warning("%s failed after the run was to end", later.operator, exc_info=later.error)
+        text = "%(operator)s failed after the run was to end"
+        logger.warning(text, {"operator": later.operator}, exc_info=later.error)
         set_traceback(later.error, None)
 
 
@@ -361,7 +363,8 @@ class GraphRun:
         nodes = [node for node in self.graph.nodes if node.is_abandoned]
         for node in nodes:
             self._wiring.replace_thread(node.processor)
-            logger.warning("A call ignored the end of its run and is abandoned: %s", node.operator)
+            text = "A call ignored the end of its run and is abandoned: %(operator)s"
+            logger.warning(text, {"operator": node.operator})
         return nodes
 
     async def _clean_up(self, error: BaseException | None) -> BaseException | None:

@@ -201,8 +201,8 @@ class StandingNodes:
         self._owner._call_took_long(node, seconds)
         if seconds >= STUCK_S and not self._is_stuck:
             self._is_stuck = True
-            name, text = self.graph.name, flags_of(self.graph)
-            logger.warning("The graph %s, since a call takes very long:\n%s", name, text)
+            extra = {"graph": self.graph.name, "text": flags_of(self.graph)}
+            logger.warning("The graph %(graph)s, since a call takes very long:\n%(text)s", extra)
 
     async def end(self) -> None:
         """End the run, and wait until no call runs."""
@@ -384,20 +384,17 @@ class StandingGraph(Generic[T, R]):
 
     def _deadlocked(self, error: GraphDeadlockError) -> None:
         """Report that the nodes waited for each other, so the values inside failed."""
-        logger.error("%s\n%s", error, error.text, extra={"graph": self.name})
+        logger.error("%(text)s", {"graph": self.name, "text": f"{error}\n{error.text}"})
 
     def _rebuilt(self, error: Exception) -> None:
-        """Report that fresh nodes were built after `error` of one of them."""
-        logger.error("The graph %s has fresh nodes: one broke", self.name, exc_info=error)
+        text = "The graph %(graph)s has fresh nodes: one broke"
+        logger.error(text, {"graph": self.name}, exc_info=error)
 
     def _call_took_long(self, node: Node, seconds: float) -> None:
         logger.warning(
-            "A call of %s (lane %s) of the graph %s takes long: %.0f s so far",
-            node.operator,
-            node.lane,
-            self.name,
-            seconds,
-            extra={"graph": self.name, "operator": node.operator, "seconds": seconds},
+            "A call of %(operator)s (lane %(lane)s) of the graph %(graph)s takes long:"
+            " %(seconds).0f s so far",
+            {"graph": self.name, "operator": node.operator, "seconds": seconds, "lane": node.lane},
         )
 
     async def _end(self) -> None:

@@ -161,12 +161,8 @@ class Census:
         except Exception as error:  # noqa: BLE001
             if name not in self._failing:
                 self._failing.add(name)
-                logger.warning(
-                    "The census of %s failed (told once; no row is harmed): %s",
-                    name,
-                    describe(error, chars_max=300),
-                    extra={"pipeline": name},
-                )
+                text = "The census of %(pipeline)s failed (told once; no row is harmed): %(error)s"
+                logger.warning(text, {"pipeline": name, "error": describe(error, chars_max=300)})
             return
         self._failing.discard(name)
         if counted is None:
@@ -397,9 +393,7 @@ class Observer:
         await in_each_database(self._databases(), beat)
         if self._is_failing:
             self._is_failing = False
-            logger.info(
-                "The observer of this replica does its part again", extra={"replica": self.mark}
-            )
+            logger.info("The observer of this replica does its part again", {"replica": self.mark})
 
     async def _beat_without_what_fails(
         self, sessions: Sessions, pipelines: list[Pipeline[Any]], *, row: dict[str, Any]
@@ -454,12 +448,8 @@ class Observer:
         for manager, pipeline in self._pipelines():
             if pipeline.name in self.paused and pipeline.statistics().queued:
                 count = await manager.return_queued(pipeline.name)
-                logger.info(
-                    "%s is paused: %s rows that were queued were returned",
-                    pipeline.name,
-                    count,
-                    extra={"pipeline": pipeline.name, "rows": count},
-                )
+                text = "%(pipeline)s is paused: %(rows)s rows that were queued were returned"
+                logger.info(text, {"pipeline": pipeline.name, "rows": count})
 
     async def _leave(self) -> None:
         if self.tables is None or self.tables.replicas is None or not self._beats:
@@ -537,9 +527,8 @@ class Observer:
             if not self._is_failing:
                 logger.warning(
                     "The observer of this replica cannot do its part (told once; no row is"
-                    " harmed): %s",
-                    describe(error, chars_max=300),
-                    extra={"replica": self.mark},
+                    " harmed): %(error)s",
+                    {"replica": self.mark, "error": describe(error, chars_max=300)},
                 )
             self._is_failing = True
 

@@ -72,10 +72,8 @@ async def tell_action(
         )
     except Exception as error:  # noqa: BLE001
         logger.warning(
-            "What %s has done is not in the history: %s",
-            shown(act.by),
-            describe(error, chars_max=300),
-            extra={"action": act.action, "actor": shown(act.by)},
+            "What %(actor)s has done is not in the history: %(error)s",
+            {"action": act.action, "actor": shown(act.by), "error": describe(error, chars_max=300)},
         )
 
 
@@ -144,7 +142,7 @@ class HistoryWriter:
             self._written += len(batch.noted)
             if self._failures:
                 self._failures = 0
-                logger.info("The history is written again", extra={"replica": replica_mark()})
+                logger.info("The history is written again", {"replica": replica_mark()})
         if monotonic() >= self._deletes_at_s or self._written >= DELETE_AFTER:
             await self._delete()
 
@@ -211,19 +209,15 @@ class HistoryWriter:
             return
         logger.warning(
             "The history cannot be written (told once; no row is harmed, and what does not find"
-            " room meanwhile is counted): %s",
-            describe(error, chars_max=300),
-            extra={"replica": replica_mark()},
+            " room meanwhile is counted): %(error)s",
+            {"replica": replica_mark(), "error": describe(error, chars_max=300)},
         )
 
     def tell_lost(self) -> None:
         """Log how many entries are lost at the end."""
         if count := len(self.queue):
-            logger.warning(
-                "%s entries of the history were not written before the end",
-                count,
-                extra={"replica": replica_mark(), "entries": count},
-            )
+            text = "%(entries)s entries of the history were not written before the end"
+            logger.warning(text, {"replica": replica_mark(), "entries": count})
             self.queue.drop(count)
 
 
@@ -299,11 +293,10 @@ class HistoryRecorder:
             return
         self.forget_parent()
         logger.warning(
-            "This process was forked from one that has an Observer, which does not run here: what"
-            " becomes of rows of %s here is not in the history, and no window sees this replica;"
-            " enter an Observer in this process (told once)",
-            event.pipeline,
-            extra={"pipeline": event.pipeline},
+            "This process was forked from one that has an Observer, which does not run here:"
+            " what becomes of rows of %(pipeline)s here is not in the history, and no window"
+            " sees this replica; enter an Observer in this process (told once)",
+            {"pipeline": event.pipeline},
         )
 
     async def stop(self) -> None:
@@ -354,10 +347,9 @@ class HistoryRecorder:
         }
         if len(writers) > 1:
             logger.warning(
-                "There is no history of %s: two managers have a pipeline of this name, for"
-                " different rows; rename one",
-                name,
-                extra={"pipeline": name},
+                "There is no history of %(pipeline)s: two managers have a pipeline of this"
+                " name, for different rows; rename one",
+                {"pipeline": name},
             )
             return None
         for (_, model), writer in writers.items():

@@ -159,18 +159,10 @@ def audit_refusal(act: Act, why: str) -> None:
 
 
 def _tell(act: Act, result: str) -> None:
-    told = asdict(act) | {"actor": act.by, "result": result}
+    told = asdict(act) | {"actor": act.by, "object": act.object, "result": result}
     del told["by"]
-    fields = {name: shown(value) for name, value in told.items()}
-    logger.info(
-        "%s: %s of %s, because: %s (%s)",
-        fields["actor"],
-        fields["action"],
-        shown(act.object),
-        fields["reason"],
-        result,
-        extra=fields,
-    )
+    text = "%(actor)s: %(action)s of %(object)s, because: %(reason)s (%(result)s)"
+    logger.info(text, {name: shown(value) for name, value in told.items()})
 
 
 # ---------------------------------------------------------------- pauses

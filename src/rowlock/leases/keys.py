@@ -105,12 +105,11 @@ def _leave_alone(leased: LeasedTable, written: object, *, owner: str) -> None:
     if written in spoilt or len(spoilt) >= SPOILT_KEYS_MAX:
         return
     spoilt.add(written)
-    extra = {"pipeline": owner}
-    text = "%s: skipping a row of %s: its key %.100r cannot be read back"
-    logger.error(text, owner, leased.name, written, extra=extra)
+    text = "%(pipeline)s: skipping a row of %(model)s: its key %(key).100r cannot be read back"
+    logger.error(text, {"pipeline": owner, "model": leased.name, "key": written})
     if len(spoilt) == SPOILT_KEYS_MAX:
-        text = "%s: skipping %d rows; no more of them are told"
-        logger.error(text, owner, SPOILT_KEYS_MAX, extra=extra)
+        text = "%(pipeline)s: skipping %(rows)d rows; no more of them are told"
+        logger.error(text, {"pipeline": owner, "rows": SPOILT_KEYS_MAX})
 
 
 def key_as_read(leased: LeasedTable) -> ColumnElement[Any]:

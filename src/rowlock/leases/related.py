@@ -240,8 +240,9 @@ class RelatedLocker:
                 except Exception as error:
                     if is_of_a_type(error) and may_be_newer(error):
                         # No attempt is charged for what only this replica cannot read.
-                        text, extra = "%s: a row of %s cannot be read", {"pipeline": self._owner}
-                        logger.error(text, self._owner, leased.name, extra=extra, exc_info=error)
+                        extra = {"pipeline": self._owner, "model": leased.name}
+                        text = "%(pipeline)s: a row of %(model)s cannot be read"
+                        logger.error(text, extra, exc_info=error)
                     elif not (isinstance(error, DBAPIError) and is_conflict(error)):
                         raise
                     # Else another transaction changes the rows so often that it has them; how many

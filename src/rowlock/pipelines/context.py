@@ -214,8 +214,8 @@ class BackgroundTasks:
             return
         what = "failed" if error else "was cancelled from outside"
         extra = {"pipeline": self._name, "purpose": purpose}
-        text = f"%s: a background task {what}: %s"
-        logger.error(text, self._name, purpose, extra=extra, exc_info=error)
+        text = f"%(pipeline)s: a background task {what}: %(purpose)s"
+        logger.error(text, extra, exc_info=error)
 
 
 LEFT_OUT_MAX = 1000

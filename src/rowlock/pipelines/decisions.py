@@ -158,11 +158,10 @@ def record_failure(
     context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException
 ) -> Retry:
     # Alerts that count errors are about live work alone.
-    log, text = logger.error, "%s: processing row %s failed"
+    log, text = logger.error, "%(pipeline)s: processing row %(row_id)s failed"
     if item.is_rehearsal:
-        log, text = logger.warning, "%s: rehearsing row %s failed"
-    extra = {"pipeline": context.name, "row_id": item.id}
-    log(text, context.name, item.id, extra=extra, exc_info=error)
+        log, text = logger.warning, "%(pipeline)s: rehearsing row %(row_id)s failed"
+    log(text, {"pipeline": context.name, "row_id": item.id}, exc_info=error)
     _tell_failed(context, item, describe(error))
     return Retry(error=error)
 
@@ -224,9 +223,10 @@ def _record_expected(
 ) -> None:
     # Without a traceback: the host knows where such errors come from.
     text = describe(error)
-    extra = {"pipeline": context.name, "row_id": item.id, "error": text}
-    told = "%s: processing row %s failed with an error that is expected: %s"
-    logger.warning(told, context.name, item.id, text, extra=extra)
+    logger.warning(
+        "%(pipeline)s: processing row %(row_id)s failed with an error that is expected: %(error)s",
+        {"pipeline": context.name, "row_id": item.id, "error": text},
+    )
     _tell_failed(context, item, text)
 
 
@@ -297,16 +297,14 @@ def decide_unread(
         )
     if kind not in left_out.kinds:
         left_out.kinds.add(kind)
-        logger.error(
-            "%s: row %s cannot be read by this replica: %s; it is released without an attempt and"
-            " left to other replicas%s; this is logged once for each kind of error",
-            context.name,
-            item.id,
-            text,
-            ", and parked if it comes back" if parks else "",
-            extra={"pipeline": context.name, "row_id": item.id, "error": text},
-            exc_info=error,
+        told = (
+            "%(pipeline)s: row %(row_id)s cannot be read by this replica: %(error)s; it is released"
+            " without an attempt and left to other replicas"
+            f"{', and parked if it comes back' if parks else ''}; this is logged once for each kind"
+            " of error"
         )
+        extra = {"pipeline": context.name, "row_id": item.id, "error": text}
+        logger.error(told, extra, exc_info=error)
     # A row that cannot be left out as well must not head the next claim again.
     return Ended.INTERRUPTED if left_out.add(item.id, monotonic()) else Reset()
 
@@ -317,15 +315,15 @@ def record_unreadable(
     """Return the outcome of a row that cannot be read: `Park`; without a schedule, `Retry`."""
     extra = {"pipeline": context.name, "row_id": item.id, "column": column}
     if context.leased.has_schedule:
-        text = "%s: row %s is parked: its %s cannot be read"
-        logger.error(text, context.name, item.id, column, extra=extra)
+        text = "%(pipeline)s: row %(row_id)s is parked: its %(column)s cannot be read"
+        logger.error(text, extra)
         return Park(
             f"{column} cannot be read: it holds no time that Python has; correct it, then unpark"
             " the row"
         )
-    text = (
-        "%s: the %s of row %s cannot be read; it is set to the present time, and the row waits for"
-        " its next turn"
+    logger.error(
+        "%(pipeline)s: the %(column)s of row %(row_id)s cannot be read; it is set to the"
+        " present time, and the row waits for its next turn",
+        {"pipeline": context.name, "row_id": item.id, "column": column},
     )
-    logger.error(text, context.name, column, item.id, extra=extra)
     return Retry()

@@ -208,8 +208,7 @@ class PeriodicRows(Generic[ModelT]):
             if is_outage(error):
                 raise
             extra = {"pipeline": self.context.name, "rows": len(self._rows)}
-            text = "%s: periodic rows could not be inserted"
-            logger.exception(text, self.context.name, extra=extra)
+            logger.exception("%(pipeline)s: periodic rows could not be inserted", extra)
         period_s = self.context.settings.orphaned_after.total_seconds()
         self.looks_at = monotonic() + jittered(period_s)
 
@@ -223,11 +222,9 @@ class PeriodicRows(Generic[ModelT]):
             unready = await self.context.transact(self._work, purpose="insert periodic rows")
         if unready:
             logger.warning(
-                "%s: periodic rows are not ready and are never claimed: %s; change their values, or"
-                " ready()",
-                self.context.name,
-                unready,
-                extra={"pipeline": self.context.name, "keys": unready},
+                "%(pipeline)s: periodic rows are not ready and are never claimed: %(keys)s;"
+                " change their values, or ready()",
+                {"pipeline": self.context.name, "keys": unready},
             )
 
     async def _work(self, session: AsyncSession, connection: AsyncConnection) -> list[Any]:
@@ -396,12 +393,13 @@ class Fetcher(Generic[ModelT]):
             # Perhaps one of the rows cannot be read. Without them each is claimed, and fails by
             # itself.
             self._claim_builder.do_without_rows()
-            extra = {"pipeline": self.context.name}
-            text = (
-                "%s: the answer to a claim could not be read; its rows were released, and for"
-                " %.0f s claims read no rows: each row is read by itself when its turn comes"
+            logger.warning(
+                "%(pipeline)s: the answer to a claim could not be read; its rows were released,"
+                " and for %(seconds).0f s claims read no rows: each row is read by itself when"
+                " its turn comes",
+                {"pipeline": self.context.name, "seconds": UNREADABLE_S},
+                exc_info=error,
             )
-            logger.warning(text, self.context.name, UNREADABLE_S, extra=extra, exc_info=error)
             return await finish(
                 self._claim_and_queue(replace(request, with_rows=False)), purpose="fetch"
             )
@@ -451,7 +449,7 @@ class Fetcher(Generic[ModelT]):
         except ModelError as error:
             if self.context.failures.errors.get("fetcher") != describe(error):
                 name = self.context.name
-                logger.error("%s: %s", name, error, extra={"pipeline": name})
+                logger.error("%(pipeline)s: %(error)s", {"pipeline": name, "error": error})
             raise
         self._checks_times = False
 
@@ -574,9 +572,8 @@ class Fetcher(Generic[ModelT]):
         if not items:
             return
         await release_items(self.context, items)
-        extra = {"pipeline": self.context.name, "rows": len(items)}
-        text = "%s: %s rows were claimed beyond the room in the queue, and released"
-        logger.warning(text, self.context.name, len(items), extra=extra)
+        text = "%(pipeline)s: %(rows)s rows were claimed beyond the room in the queue, and released"
+        logger.warning(text, {"pipeline": self.context.name, "rows": len(items)})
 
     def _record_reached(self, position: Position) -> None:
         self._reached = position
@@ -612,5 +609,5 @@ class Fetcher(Generic[ModelT]):
         self._fetches_in_vain += 1
         self._rests_until = monotonic() + self._delay_s()
         extra = {"pipeline": self.context.name}
-        logger.warning("%s: a fetch failed", self.context.name, extra=extra, exc_info=error)
+        logger.warning("%(pipeline)s: a fetch failed", extra, exc_info=error)
         events.emit(events.FetchFailed(self.context.name, text))

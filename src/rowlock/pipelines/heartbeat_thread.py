@@ -27,7 +27,6 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,10 +96,11 @@ class LoopMonitor:
         self._asked_at, self._is_told = None, False
 
     def _tell(self, stalled_s: float) -> None:
-        where = self.where()
-        text = "The event loop has stood still for %.0f s, at %s; leases are renewed meanwhile"
-        extra = {"stalled_s": stalled_s, "where": where}
-        log_in_thread(partial(logger.warning, text, stalled_s, where, extra=extra))
+        text = (
+            "The event loop has stood still for %(stalled_s).0f s, at %(where)s; leases are renewed"
+            " meanwhile"
+        )
+        log_in_thread(logger.warning, text, {"stalled_s": stalled_s, "where": self.where()})
 
 
 CLOSE_S_MAX = 5.0
@@ -167,9 +167,8 @@ class HeartbeatThread:
                         self.sessions, thread=self.monitor.thread, older_than_s=self._limit_s
                     )
                 except Exception as error:
-                    logger.warning(
-                        "What the event loop keeps locked could not be ended", exc_info=error
-                    )
+                    text = "What the event loop keeps locked could not be ended"
+                    logger.warning(text, exc_info=error)
 
     async def _end_with_host_loop(self) -> None:
         await self.monitor.ask()

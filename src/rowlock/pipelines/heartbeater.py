@@ -326,11 +326,11 @@ class Heartbeater(Generic[ModelT]):
             return
         self._must_come_home = True
         text = (
-            "%s: leases cannot be renewed in a thread of their own here, and are from now on"
-            " renewed on the event loop; tell the manager so with heartbeat_thread=False"
+            "%(pipeline)s: leases cannot be renewed in a thread of their own here, and are from now"
+            " on renewed on the event loop; tell the manager so with heartbeat_thread=False"
         )
         extra = {"pipeline": self.context.name}
-        self._on_host(partial(logger.warning, text, self.context.name, extra=extra, exc_info=error))
+        self._on_host(partial(logger.warning, text, extra, exc_info=error))
 
     def _is_stalled(self) -> bool:
         """Whether the host's loop has stood still for `stall_limit`: it may never come back."""
@@ -338,10 +338,11 @@ class Heartbeater(Generic[ModelT]):
         is_stalled = stalled_s > self._settings.stall_limit.total_seconds()
         if is_stalled and not self._has_given_up_leases:
             text = (
-                "%s: the event loop has stood still for %.0f s, so its leases are no longer renewed"
+                "%(pipeline)s: the event loop has stood still for %(stalled_s).0f s, so its leases"
+                " are no longer renewed"
             )
             extra = {"pipeline": self.context.name, "stalled_s": stalled_s, "leases": len(self)}
-            log_in_thread(partial(logger.error, text, self.context.name, stalled_s, extra=extra))
+            log_in_thread(logger.error, text, extra)
         self._has_given_up_leases = is_stalled
         return is_stalled
 
@@ -361,8 +362,7 @@ class Heartbeater(Generic[ModelT]):
                 attempt.end(Ended.LEASE_LOST)
         for item in lost:
             extra = {"pipeline": self.context.name, "row_id": item.id}
-            text = "%s: the lease of row %s was lost"
-            logger.warning(text, self.context.name, item.id, extra=extra)
+            logger.warning("%(pipeline)s: the lease of row %(row_id)s was lost", extra)
             self.context.tell(events.LeaseExpired, item)
 
     def _record_failure(self, error: Exception) -> None:
@@ -370,5 +370,5 @@ class Heartbeater(Generic[ModelT]):
         self.context.counters.renewals_failed += 1
         self.context.failures.failed("heartbeater", text)
         extra = {"pipeline": self.context.name}
-        logger.warning("%s: a renewal failed", self.context.name, extra=extra, exc_info=error)
+        logger.warning("%(pipeline)s: a renewal failed", extra, exc_info=error)
         events.emit(events.RenewalFailed(self.context.name, text))

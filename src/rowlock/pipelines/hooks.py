@@ -110,8 +110,8 @@ class Surroundings:
                 manager = make(self._item)
                 manager.__enter__()
             except HOST_ERRORS:
-                text = "%s: what surrounds an attempt could not be entered"
-                logger.exception(text, self._pipeline, extra=self._fields())
+                text = "%(pipeline)s: what surrounds an attempt could not be entered"
+                logger.exception(text, self._fields())
             else:
                 self._entered.append(manager)
 
@@ -124,8 +124,8 @@ class Surroundings:
             except HOST_ERRORS as raised:
                 # One that is a generator lets the attempt's own error through.
                 if raised is not error:
-                    text = "%s: what surrounds an attempt could not be left"
-                    logger.exception(text, self._pipeline, extra=self._fields())
+                    text = "%(pipeline)s: what surrounds an attempt could not be left"
+                    logger.exception(text, self._fields())
 
     def _fields(self) -> dict[str, object]:
         return {"pipeline": self._pipeline, "row_id": self._item.id}

@@ -174,9 +174,8 @@ class PipelineManager:
             pipeline.check_can_run(self.session_factory)
         self._started = True
         mark = replica_mark()
-        logger.info(
-            "This replica is %s: so end the tokens of its leases", mark, extra={"replica": mark}
-        )
+        extra = {"replica": mark}
+        logger.info("This replica is %(replica)s: so end the tokens of its leases", extra)
         if self._wants_heartbeat_thread and is_real():
             limits = [pipeline.settings.renew_timeout for pipeline in self._pipelines.values()]
             self._heartbeats = HeartbeatThread(

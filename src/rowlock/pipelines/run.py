@@ -51,11 +51,11 @@ async def tell_indexes(context: PipelineContext[Any], request: ClaimRequest) -> 
                 writes=False,
             )
     except Exception as error:
-        text = "%s: the indexes could not be looked at"
-        logger.debug(text, context.name, extra={"pipeline": context.name}, exc_info=error)
+        extra = {"pipeline": context.name}
+        logger.debug("%(pipeline)s: the indexes could not be looked at", extra, exc_info=error)
         return None
     for problem in problems_of(context.name, context.leased.table.name, look):
-        logger.warning("%s: %s", context.name, problem, extra={"pipeline": context.name})
+        logger.warning("%(pipeline)s: %(problem)s", {"pipeline": context.name, "problem": problem})
     return look
 
 
@@ -120,12 +120,11 @@ class PipelineRun(Generic[ModelT]):
         self._supervisor.keep(WATCH, self.heartbeater.watch)
         self.pool.start()
         self._supervisor.keep(FETCHER, self.fetcher.run)
-        self._tell_state("workers: %s", len(self.workers))
+        self._tell_state(f"workers: {len(self.workers)}")
 
-    def _tell_state(self, more: str = "", *args: object) -> None:
-        text = f"%s is %s, {more}" if more else "%s is %s"
-        name, state = self.context.name, self.state
-        logger.info(text, name, state, *args, extra={"pipeline": name, "state": state})
+    def _tell_state(self, more: str = "") -> None:
+        text = f"%(pipeline)s is %(state)s{', ' if more else ''}{more}"
+        logger.info(text, {"pipeline": self.context.name, "state": self.state})
 
     def look_at_indexes_soon(self) -> None:
         """Look once, a while after the start, whether an index serves the claims."""
@@ -179,11 +178,9 @@ class PipelineRun(Generic[ModelT]):
             self.settler.settle_later(item, Ended.INTERRUPTED)
         for item in strays:
             logger.error(
-                "%s: nobody had row %s in hand, so it is released; please report this, with what"
-                " was logged before",
-                self.context.name,
-                item.id,
-                extra={"pipeline": self.context.name, "row_id": item.id},
+                "%(pipeline)s: nobody had row %(row_id)s in hand, so it is released; please"
+                " report this, with what was logged before",
+                {"pipeline": self.context.name, "row_id": item.id},
             )
             events.emit(events.StrayFound(self.context.name, item.id, item.lock_token))
 
@@ -208,7 +205,7 @@ class PipelineRun(Generic[ModelT]):
             self._index_timer.cancel()
         unstarted = self.context.queue.close()
         if is_first:
-            self._tell_state("running: %s, released: %s", len(self.context.running), len(unstarted))
+            self._tell_state(f"running: {len(self.context.running)}, released: {len(unstarted)}")
         if unstarted:
             for item in unstarted:
                 self.heartbeater.untrack(item)

@@ -118,9 +118,8 @@ async def _release_chunk(
             return [
                 item for half in halves for item in await _release_chunk(context, half, waits=waits)
             ]
-        extra = {"pipeline": context.name, "rows": len(items)}
-        text = "%s: %s rows were not released and stay leased until they expire"
-        logger.warning(text, context.name, len(items), extra=extra, exc_info=error)
+        text = "%(pipeline)s: %(rows)s rows were not released and stay leased until they expire"
+        logger.warning(text, {"pipeline": context.name, "rows": len(items)}, exc_info=error)
         return []
     context.counters.released += len(released)
     left = [] if waits else [item for item in items if item.id not in released]
@@ -146,13 +145,12 @@ async def release_related_of(
             await _release(context, chunk, only_related=True)
         except Exception as error:
             for item in chunk:
-                extra = {
-                    "pipeline": context.name,
-                    "row_id": item.id,
-                    "rows": len(item.held or ()),
-                }
-                text = "%s: related rows of row %s were not freed and stay leased until they expire"
-                logger.warning(text, context.name, item.id, extra=extra, exc_info=error)
+                logger.warning(
+                    "%(pipeline)s: related rows of row %(row_id)s were not freed and stay"
+                    " leased until they expire",
+                    {"pipeline": context.name, "row_id": item.id, "rows": len(item.held or ())},
+                    exc_info=error,
+                )
 
 
 async def _release(
@@ -201,8 +199,11 @@ async def _transact(
     return await context.transact(work, purpose=purpose)
 
 
-UNWRITTEN = "%s: the failure of row %s could not be written; it is free when its lease expires"
-UNWRITTEN_BY_HOST = "%s: what on_refused gave for row %s could not be written"
+UNWRITTEN = (
+    "%(pipeline)s: the failure of row %(row_id)s could not be written; it is free when its lease"
+    " expires"
+)
+UNWRITTEN_BY_HOST = "%(pipeline)s: what on_refused gave for row %(row_id)s could not be written"
 
 
 class Settler(Generic[ModelT]):
@@ -342,9 +343,11 @@ class Settler(Generic[ModelT]):
         self.context.counters.abandoned += 1
         self.context.calls.abandon(attempt)
         attempt.on_late_result(lambda result: self._clean_up_late(item, result))
-        extra = {"pipeline": self.context.name, "row_id": item.id}
-        text = "%s: process ignored its cancellation and was left behind with row %s"
-        logger.error(text, self.context.name, item.id, extra=extra)
+        logger.error(
+            "%(pipeline)s: process ignored its cancellation and was left behind with row"
+            " %(row_id)s",
+            {"pipeline": self.context.name, "row_id": item.id},
+        )
         self.context.tell(events.ItemAbandoned, item)
 
     def _clean_up_late(self, item: PipelineItem[ModelT], result: Result) -> None:
@@ -399,8 +402,7 @@ class Settler(Generic[ModelT]):
                 written = await self.write(PendingOutcome(item, failure))
             except Exception as again:
                 is_last = failure is instead[-1] or is_transient(again)
-                text = UNWRITTEN if is_last else UNWRITTEN_BY_HOST
-                logger.exception(text, self.context.name, item.id, extra=extra)
+                logger.exception(UNWRITTEN if is_last else UNWRITTEN_BY_HOST, extra)
                 if is_last:
                     break
                 continue
@@ -419,8 +421,7 @@ class Settler(Generic[ModelT]):
             return checked(self.context, item, outcome, hook="on_refused")
         except HOST_ERRORS:
             extra = {"pipeline": self.context.name, "row_id": item.id}
-            text = "%s: on_refused failed for row %s"
-            logger.exception(text, self.context.name, item.id, extra=extra)
+            logger.exception("%(pipeline)s: on_refused failed for row %(row_id)s", extra)
             return None
 
     def _raised_outcome(self, item: PipelineItem[ModelT], error: Exception) -> Outcome | None:
@@ -439,7 +440,8 @@ class Settler(Generic[ModelT]):
             name_column(error, await self._writer.find_refused(item, outcome, error))
         # The database is away, or host objects raise: the error says what it says.
         except Exception as raised:
-            logger.debug("%s: no column was found for an error", self.context.name, exc_info=raised)
+            extra = {"pipeline": self.context.name}
+            logger.debug("%(pipeline)s: no column fits an error", extra, exc_info=raised)
 
     async def clean_up(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
         """Have the host clean up after a result that was not applied."""
@@ -452,8 +454,7 @@ class Settler(Generic[ModelT]):
         if not isinstance(result, Returned):
             error = result.error if isinstance(result, Raised) else TimeoutError(result.value)
             extra = {"pipeline": self.context.name, "row_id": item.id}
-            text = "%s: on_stale failed for row %s"
-            logger.error(text, self.context.name, item.id, extra=extra, exc_info=error)
+            logger.error("%(pipeline)s: on_stale failed for row %(row_id)s", extra, exc_info=error)
 
     async def write(self, pending: PendingOutcome[ModelT], *, alone: bool = False) -> Written:
         """Write an outcome under the guard; return how that ended, once the COMMIT was answered.
@@ -483,9 +484,9 @@ class Settler(Generic[ModelT]):
                 is_late = retries.are_over or aborts > ABORTS_MAX or overruns >= OVERRUNS_MAX
                 if not is_transient(error) or is_late or context.grace_over:
                     return await self._learn(pending, error)
+                text = "%(pipeline)s: writing the outcome of row %(row_id)s is tried again"
                 extra = {"pipeline": context.name, "row_id": item.id, "tries": retries.count}
-                text = "%s: writing the outcome of row %s is tried again"
-                logger.warning(text, context.name, item.id, extra=extra, exc_info=error)
+                logger.warning(text, extra, exc_info=error)
             # Each rests for itself: those of a batch that failed for one of them meet in others.
             await retries.rest()
 
@@ -563,13 +564,9 @@ class Settler(Generic[ModelT]):
         try:
             written = await self._writer.find_earlier(pending)
         except Exception:
-            logger.warning(
-                "%s: it could not be seen what became of the outcome of row %s",
-                self.context.name,
-                pending.item.id,
-                extra={"pipeline": self.context.name, "row_id": pending.item.id},
-                exc_info=error,
-            )
+            text = "%(pipeline)s: it could not be seen what became of the outcome of row %(row_id)s"
+            extra = {"pipeline": self.context.name, "row_id": pending.item.id}
+            logger.warning(text, extra, exc_info=error)
             return Written.UNKNOWN
         if written is Written.STALE:
             pending.stamps = {}
@@ -647,9 +644,11 @@ class Settler(Generic[ModelT]):
         context = self.context
         context.counters.parked += 1
         reason = reason_parked(item, outcome, context.settings)
-        extra = {"pipeline": context.name, "row_id": item.id, "reason": reason}
-        text = "%s: row %s is parked, and nothing works on it until it is unparked: %s"
-        logger.warning(text, context.name, item.id, reason, extra=extra)
+        logger.warning(
+            "%(pipeline)s: row %(row_id)s is parked, and nothing works on it until it is"
+            " unparked: %(reason)s",
+            {"pipeline": context.name, "row_id": item.id, "reason": reason},
+        )
         events.emit(events.ItemParked(context.name, item.id, item.lock_token, reason))
         return reason
 
@@ -662,22 +661,14 @@ class Settler(Generic[ModelT]):
         cleans_up: bool = True,
     ) -> None:
         """Record an outcome that was not written."""
-        name, reason = type(outcome).__name__, written.value
-        logger.warning(
-            "%s: %s of row %s was not written (%s); look for side effects of this attempt: on_stale"
-            " is %s",
-            self.context.name,
-            name,
-            item.id,
-            reason,
-            "called" if cleans_up else "not called, since it may have been applied",
-            extra={
-                "pipeline": self.context.name,
-                "row_id": item.id,
-                "outcome": name,
-                "reason": reason,
-            },
+        reason = written.value
+        ends = "called" if cleans_up else "not called, since it may have been applied"
+        text = (
+            "%(pipeline)s: %(outcome)s of row %(row_id)s was not written (%(reason)s); look for"
+            f" side effects of this attempt: on_stale is {ends}"
         )
+        extra = {"pipeline": self.context.name, "row_id": item.id, "reason": reason}
+        logger.warning(text, extra | {"outcome": type(outcome).__name__})
         self._record_stale(item, reason)
 
     def _record_stale(self, item: PipelineItem[ModelT], reason: str) -> None:

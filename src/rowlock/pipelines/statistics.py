@@ -98,8 +98,8 @@ def _tell(pipeline: str, name: str, value: float) -> None:
         try:
             listener(pipeline, name, value)
         except HOST_ERRORS:
-            text = "A listener raised at a value of %s"
-            logger.exception(text, name, extra={"pipeline": pipeline})
+            extra = {"pipeline": pipeline, "name": name}
+            logger.exception("A listener raised at a value of %(name)s", extra)
 
 
 class Histogram:

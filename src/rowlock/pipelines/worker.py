@@ -91,9 +91,9 @@ class Loader(Generic[ModelT]):
                 if not is_transient(error) or retries.are_over or self.context.grace_over:
                     raise
                 name = self.context.name
+                text = "%(pipeline)s: reading row %(row_id)s is tried again"
                 extra = {"pipeline": name, "row_id": item.id, "tries": retries.count}
-                text = "%s: reading row %s is tried again"
-                logger.warning(text, name, item.id, extra=extra, exc_info=error)
+                logger.warning(text, extra, exc_info=error)
                 await retries.rest()
                 continue
             if row is HIDDEN:

@@ -33,7 +33,7 @@ async def make_due(session: AsyncSession, row: object) -> None:
         ModelError: the model has no `ScheduleColumns`.
         PipelineError: the row was deleted meanwhile.
     """
-    leased = _scheduled_model(type(row))
+    leased = check_schedule(LeasedTable.of(type(row)))
     await _write(session, leased, row, values=due_now_values(leased))
 
 
@@ -49,7 +49,7 @@ async def park(session: AsyncSession, row: object, reason: str) -> None:
         ModelError: the model has no `ScheduleColumns`.
         PipelineError: the row was deleted meanwhile, or `reason` is no text or says nothing.
     """
-    leased = _scheduled_model(type(row))
+    leased = check_schedule(LeasedTable.of(type(row)))
     if not isinstance(reason, str) or not reason.strip():
         raise PipelineError(f"say in `reason` why the row is parked, not {reason!r:.100}")
     await _write(session, leased, row, values=parked_values(leased, reason))
@@ -84,13 +84,13 @@ async def unpark(
         return await _unpark_all(session, row, where)
     if where is not None:
         raise PipelineError("unpark takes `where` beside a model, such as Volume, not beside a row")
-    leased = _scheduled_model(type(row))
+    leased = check_schedule(LeasedTable.of(type(row)))
     await _write(session, leased, row, values=unparked_values(leased))
     return 1
 
 
 async def _unpark_all(session: AsyncSession, model: type, where: object) -> int:
-    leased = _scheduled_model(model)
+    leased = check_schedule(LeasedTable.of(model))
     condition = true() if where is None else getattr(where, "expression", where)
     if not isinstance(condition, ColumnElement):
         raise PipelineError(
@@ -132,13 +132,7 @@ def unparked_values(leased: LeasedTable) -> ColumnValues:
     }
 
 
-def _scheduled_model(model: type) -> LeasedTable:
-    leased = LeasedTable.of(model)
-    check_schedule(leased)
-    return leased
-
-
-def check_schedule(leased: LeasedTable) -> None:
+def check_schedule(leased: LeasedTable) -> LeasedTable:
     if not leased.has_schedule:
         raise ModelError(
             f"{leased.name} has no ScheduleColumns, so its rows have no time of their own; mix"
@@ -146,6 +140,7 @@ def check_schedule(leased: LeasedTable) -> None:
             model=leased.name,
             column="due_at",
         )
+    return leased
 
 
 async def _write(

@@ -190,7 +190,8 @@ class HeldByService(Generic[ModelT]):
             try:
                 renewed = await self._transact(work, purpose="renew held rows")
             except Exception as error:
-                logger.warning("Renewing held rows failed: %s", self._leased.name, exc_info=error)
+                extra = {"model": self._leased.name}
+                logger.warning("Renewing held rows failed: %(model)s", extra, exc_info=error)
                 continue
             if renewed.lost:
                 self._trusted_until = monotonic()
@@ -231,8 +232,8 @@ class HeldByService(Generic[ModelT]):
         try:
             await self._transact(work, purpose="let go of held rows")
         except Exception as error:
-            text = "Held rows were not freed and stay leased until they expire: %s"
-            logger.warning(text, self._leased.name, exc_info=error)
+            text = "Held rows were not freed and stay leased until they expire: %(model)s"
+            logger.warning(text, {"model": self._leased.name}, exc_info=error)
 
     async def _timed_out(self, timeout_s: float) -> LockWaitTimeout:
         expires_at = self._leased.attribute("lock_expires_at")

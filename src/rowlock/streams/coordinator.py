@@ -295,10 +295,9 @@ class Coordinator:
             return {}
         if text is not None:
             logger.warning(
-                "the flow %s has counted events that were changed or deleted since: %s",
-                program.name,
-                text,
-                extra={"flow": program.name, "reason": text},
+                "the flow %(flow)s has counted events that were changed or deleted since:"
+                " %(reason)s",
+                {"flow": program.name, "reason": text},
             )
         return {"differs": text, "differs_at": at}
 
@@ -322,12 +321,8 @@ class Coordinator:
         """Log and emit once for each kind of reason, not for each look."""
         kind = None if stall is None else stall.kind
         if stall is not None and kind is not self._stall:
-            logger.warning(
-                "the flow %s does not advance: %s",
-                self._program.name,
-                stall.text,
-                extra={"flow": self._program.name, "reason": stall.text},
-            )
+            extra = {"flow": self._program.name, "reason": stall.text}
+            logger.warning("the flow %(flow)s does not advance: %(reason)s", extra)
             events.emit(FlowStalled(self._context.name, self._program.name, stall.text))
         self._stall = kind
 

@@ -106,11 +106,9 @@ async def ensure_flow(program: FlowProgram, transact: Transact) -> None:
     for name, position in begins.items():
         if position and not program.from_now:
             logger.warning(
-                "the flow %s begins behind position %s of %s: what was there before was deleted",
-                program.name,
-                position,
-                name,
-                extra={"flow": program.name, "source": name, "begins_after": position},
+                "the flow %(flow)s begins behind position %(begins_after)s of %(source)s: what"
+                " was there before was deleted",
+                {"flow": program.name, "source": name, "begins_after": position},
             )
 
 

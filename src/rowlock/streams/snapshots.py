@@ -225,12 +225,8 @@ class SnapshotKeeping:
         except Exception as error:
             if not is_transient(error):
                 raise
-            logger.warning(
-                "%s: a snapshot stays until its time is over",
-                self._program.name,
-                extra={"flow": self._program.name},
-                exc_info=error,
-            )
+            text = "%(flow)s: a snapshot stays until its time is over"
+            logger.warning(text, {"flow": self._program.name}, exc_info=error)
 
     async def _reason(self) -> str:
         async def work(session: AsyncSession, connection: AsyncConnection) -> str:

@@ -141,7 +141,7 @@ def _tell_of_slow_start() -> None:
     logger.warning(
         "A worker process is slow to start. It imports the host's main module, which must start"
         " nothing but under `if __name__ == '__main__'`",
-        extra={"waited_s": SLOW_START_S},
+        {"waited_s": SLOW_START_S},
     )
 
 

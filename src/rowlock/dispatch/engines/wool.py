@@ -114,10 +114,8 @@ class WoolConnection:
                     pass
         # The work is done, whatever happens to the worker now.
         except Exception as error:  # noqa: BLE001
-            logger.warning(
-                "A worker has not ended an attempt that is done",
-                extra={"worker": self._worker, "why": repr(error)},
-            )
+            extra = {"worker": self._worker, "why": repr(error)}
+            logger.warning("A worker has not ended an attempt that is done", extra)
 
     async def close(self) -> bool:
         """Hang up, which cancels a handler that runs; return whether one did."""
@@ -242,9 +240,8 @@ class WoolEngine:
         self._asked_at = min(self._asked_at, monotonic())
         if not self._has_warned and monotonic() - self._asked_at > FORGOTTEN_S:
             self._has_warned = True
-            logger.warning(
-                "A WoolEngine is asked for workers and is not open; enter it with `async with`"
-            )
+            text = "A WoolEngine is asked for workers and is not open; enter it with `async with`"
+            logger.warning(text)
 
     async def offer(self, worker: str, task: Task[Any]) -> Events:
         """Offer `task` to `worker`.
@@ -338,7 +335,6 @@ class LastingSubscriber:
                     yield event
             except Exception as error:  # noqa: BLE001 - a discovery of the host's may raise anything
                 why = describe(error)
-                logger.error(
-                    "The discovery of workers failed, and is asked again soon", extra={"why": why}
-                )
+                extra = {"why": why}
+                logger.error("The discovery of workers failed, and is asked again soon", extra)
             await sleep(DISCOVER_AGAIN_S)

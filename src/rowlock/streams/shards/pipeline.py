@@ -224,12 +224,8 @@ class FlowPipeline(Pipeline[Any], reserved=False):
         if isinstance(declared, DynamicShards) or declared == wanted:
             return
         logger.warning(
-            "the flow %s is declared with %s shards, and has %s: a declaration counts when the flow"
-            " is created; call reshard(session, %s), or declare it with %s",
-            self.program.name,
-            declared,
-            wanted,
-            declared,
-            wanted,
-            extra={"flow": self.program.name, "declared": declared, "shards": wanted},
+            "the flow %(flow)s is declared with %(declared)s shards, and has %(shards)s: a"
+            " declaration counts when the flow is created; call reshard(session, %(declared)s),"
+            " or declare it with %(shards)s",
+            {"flow": self.program.name, "declared": declared, "shards": wanted},
         )

@@ -468,12 +468,8 @@ class FlowRunner:
         try:
             await self.context.transact(work, purpose="say that a replica is gone")
         except Exception as error:
-            logger.debug(
-                "%s: the other replicas are not told that this one is gone",
-                self._program.name,
-                extra={"flow": self._program.name},
-                exc_info=error,
-            )
+            text = "%(flow)s: the other replicas are not told that this one is gone"
+            logger.debug(text, {"flow": self._program.name}, exc_info=error)
         else:
             self.context.hinter.hint_fetch(self._program.shards_topic)
 
@@ -541,13 +537,9 @@ class FlowRunner:
 
     async def _rest_after(self, error: Exception) -> None:
         self._failures_in_a_row += 1
-        logger.warning(
-            "%s: the steps of %s shards are tried again",
-            self._program.name,
-            len(self.shards),
-            extra={"flow": self._program.name, "shards": len(self.shards)},
-            exc_info=error,
-        )
+        text = "%(flow)s: the steps of %(shards)s shards are tried again"
+        extra = {"flow": self._program.name, "shards": len(self.shards)}
+        logger.warning(text, extra, exc_info=error)
         self._rounds.look_anew()
         await sleep(
             exponential(self._failures_in_a_row, first_s=RETRY_DELAY_S, most_s=RETRY_DELAY_S_MAX)

@@ -166,9 +166,5 @@ class SlowCalls:
             await self._transact(write, purpose="show a slow call")
         except Exception as error:
             # It is for people alone.
-            logger.debug(
-                "%s: a slow call is not shown",
-                self._program.name,
-                extra={"flow": self._program.name},
-                exc_info=error,
-            )
+            extra = {"flow": self._program.name}
+            logger.debug("%(flow)s: a slow call is not shown", extra, exc_info=error)

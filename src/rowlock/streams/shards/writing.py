@@ -334,14 +334,9 @@ class StepWriter:
         """Find the shard whose results the database refuses, and write the others without it."""
         if len(writes) == 1:
             ((shard, write),) = writes.items()
-            logger.warning(
-                "%s: step %s of the shard %s was refused by the database",
-                self._program.name,
-                write.before,
-                write.range,
-                extra={"flow": self._program.name, "step": write.before},
-                exc_info=error,
-            )
+            text = "%(flow)s: step %(step)s of the shard %(shard)s was refused by the database"
+            extra = {"flow": self._program.name, "step": write.before, "shard": write.range}
+            logger.warning(text, extra, exc_info=error)
             self.failed(shard, write.before, f"step {write.before}: {describe(error)}")
             return
         for shard, write in writes.items():
