@@ -25,7 +25,7 @@ LINES = {
     "leases": 2899,
     "locks": 743,
     "migrations": 554,
-    "pipelines": 7286,
+    "pipelines": 7266,
     "rows": 2853,
     "services": 650,
     "streams": 14313,

@@ -572,13 +572,12 @@ class Settler(Generic[ModelT]):
             pending.stamps = {}
             raise error
         if written.is_made and not is_transient(error):
-            name = self.context.name
-            extra = {"pipeline": name, "row_id": pending.item.id}
+            extra = {"pipeline": self.context.name, "row_id": pending.item.id}
             text = (
-                "%s: also committed by itself, and the outcome of row %s with it; it must neither"
-                " commit nor roll back"
+                "%(pipeline)s: also committed by itself, and the outcome of row %(row_id)s with it;"
+                " it must neither commit nor roll back"
             )
-            logger.error(text, name, pending.item.id, extra=extra, exc_info=error)
+            logger.error(text, extra, exc_info=error)
         return written
 
     def _record_write(

@@ -367,28 +367,6 @@ class Writer(Generic[ModelT]):
         if is_rolled_back:
             raise OutcomeError(ENDED_BY_ALSO)
 
-<<<<<<< HEAD
-=======
-    async def _see_what_also_left(
-        self, pending: PendingOutcome[ModelT], error: OutcomeError
-    ) -> Written:
-        before, stamp, item = pending.stamps, pending.ended_with, pending.item
-        assert stamp is not None
-        pending.stamps, pending.ended_with = before | {stamp: Written.APPLIED}, None
-        failure = error.__cause__ if isinstance(error.__cause__, Exception) else None
-        left = await self.find_earlier(pending, purpose="see what also has left")
-        if left is Written.STALE:
-            pending.stamps = before
-            raise failure or error
-        logger.error(
-            "%(pipeline)s: also committed by itself, and the outcome of row %(row_id)s with it;"
-            " it must neither commit nor roll back",
-            {"pipeline": self.context.name, "row_id": item.id},
-            exc_info=failure,
-        )
-        return left
-
->>>>>>> 0bbded30 (logs: a line has its fields as one mapping, which its text names)
     def _planner(
         self, connection: AsyncConnection, now: datetime, stamp: datetime | None = None
     ) -> Planner:
