@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
+from typing import Any
 
 from rowlock.errors import HOST_ERRORS, ConfigurationError
 from rowlock.logs import get_logger
@@ -215,13 +216,24 @@ class LoopReplaced(Event):
     error: str
 
 
-Listener = Callable[[Event], None]
+@dataclass(frozen=True, slots=True)
+class ValueCounted:
+    """A `value` was added to the distribution `name` of a pipeline. There are several for each row,
+    so it is no `Event`: only listeners hear of it that name this class.
+    """
 
-_subscriptions: dict[object, tuple[Listener, tuple[type[Event], ...]]] = {}
-_listeners_by_kind: dict[type[Event], tuple[Listener, ...]] = {}
+    pipeline: str
+    name: str
+    value: float
 
 
-def subscribe(listener: Listener, *kinds: type[Event]) -> Callable[[], None]:
+Listener = Callable[[Any], None]
+
+_subscriptions: dict[object, tuple[Listener, tuple[type, ...]]] = {}
+_listeners_by_kind: dict[type, tuple[Listener, ...]] = {}
+
+
+def subscribe(listener: Listener, *kinds: type[Event | ValueCounted]) -> Callable[[], None]:
     """Call `listener` with every event of this process from now on, and return the function that
     ends it.
 
@@ -258,12 +270,12 @@ def subscribe(listener: Listener, *kinds: type[Event]) -> Callable[[], None]:
     return unsubscribe
 
 
-def has_listeners(kind: type[Event]) -> bool:
+def has_listeners(kind: type[Event | ValueCounted]) -> bool:
     """Lets per-row callers skip building an event when there are no listeners of that kind."""
     return bool(_listeners_of(kind))
 
 
-def emit(event: Event) -> None:
+def emit(event: Event | ValueCounted) -> None:
     """Call every listener with `event`; one that raises is logged."""
     for listener in _listeners_of(type(event)):
         try:
@@ -274,10 +286,10 @@ def emit(event: Event) -> None:
 
 
 def _is_kind(given: object) -> bool:
-    return isinstance(given, type) and issubclass(given, Event)
+    return isinstance(given, type) and issubclass(given, Event | ValueCounted)
 
 
-def _listeners_of(kind: type[Event]) -> tuple[Listener, ...]:
+def _listeners_of(kind: type) -> tuple[Listener, ...]:
     known = _listeners_by_kind
     found = known.get(kind)
     if found is None:

@@ -23,7 +23,7 @@ process say so: what is written to such a column puts a parked row back into pla
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +35,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_sessi
 from sqlalchemy.orm import Session, SessionTransaction
 
 from rowlock.clock import exponential, monotonic, rest
-from rowlock.database.notify_channel import NotificationChannel, is_payload, listening
+from rowlock.database.notify_channel import is_payload, listening
+from rowlock.dialects.contract import ChannelConnection
 from rowlock.errors import HOST_ERRORS, describe
 from rowlock.logs import get_logger
 from rowlock.tasks import Supervisor
@@ -271,17 +272,6 @@ UNSENT_MAX = 1000
 _LOOP = "notifier"
 
 
-def plan_sending(
-    unsent: Iterable[str], rests_until: Mapping[str, float], *, now: float, check_at: float
-) -> tuple[list[str], float]:
-    """Return which models to notify of now, and how long to wait if there are none: never past the
-    next check.
-    """
-    until = {model: rests_until.get(model, now) for model in unsent}
-    models = [model for model, resting in until.items() if resting <= now]
-    return models, max(0.0, min([check_at, *until.values()]) - now)
-
-
 class Notifier:
     """Keeps the channel of one replica; without a `name` it is that of the connection's schema."""
 
@@ -291,9 +281,9 @@ class Notifier:
         self._hinter = hinter
         self._supervisor = Supervisor("notifications")
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._channel: NotificationChannel | None = None
+        self._channel: ChannelConnection | None = None
         self._unsent: dict[str, None] = {}
-        self._rests_until: dict[str, float] = {}
+        self._sent_lately: set[str] = set()
         self._received_again: dict[str, bool] = {}
         self._woken = asyncio.Event()
         self._stopping = False
@@ -357,26 +347,25 @@ class Notifier:
                 self._channel = None
             await self._rest_before_reconnecting()
 
-    async def _serve(self, channel: NotificationChannel) -> None:
+    async def _serve(self, channel: ChannelConnection) -> None:
         check_at = monotonic() + CHECK_EVERY_S
         while not (self._stopping or channel.is_lost):
             if monotonic() >= check_at:
-                await channel.check()
+                if not await channel.is_listening():
+                    raise ConnectionError("the server has forgotten that the connection listens")
                 # it has proven itself: one that is lost at once is opened ever more slowly
                 self._failures = 0
                 check_at = monotonic() + CHECK_EVERY_S
-            models, wait_s = plan_sending(
-                self._unsent.copy(), self._rests_until, now=monotonic(), check_at=check_at
-            )
+            models = [model for model in self._unsent.copy() if model not in self._sent_lately]
             if models:
                 await self._send(channel, models)
             else:
-                await rest(self._woken, wait_s)
+                await rest(self._woken, max(0.0, check_at - monotonic()))
         if channel.is_lost:
             raise ConnectionError("the connection was closed from the other side")
         await self._send(channel, list(self._unsent.copy()))
 
-    async def _send(self, channel: NotificationChannel, models: list[str]) -> None:
+    async def _send(self, channel: ChannelConnection, models: list[str]) -> None:
         # Taken before: a hint that comes while they are being sent is about a later commit.
         for model in models:
             del self._unsent[model]
@@ -386,9 +375,12 @@ class Notifier:
             self._unsent.update(dict.fromkeys(models))
             raise
         self._sent += len(models)
-        now = monotonic()
-        still_resting = {model: until for model, until in self._rests_until.items() if until > now}
-        self._rests_until = still_resting | dict.fromkeys(models, now + RESEND_AFTER_S)
+        self._sent_lately.update(models)
+        asyncio.get_running_loop().call_later(RESEND_AFTER_S, self._send_again, models)
+
+    def _send_again(self, models: list[str]) -> None:
+        self._sent_lately.difference_update(models)
+        self._woken.set()
 
     async def _rest_before_reconnecting(self) -> None:
         delay_s = exponential(

@@ -10,7 +10,6 @@ class PositionsWentBackError(RowlockError):
     seen: a part of a backup was restored, or a sequence was restarted.
 
     Attributes:
-        source: the name of the stream.
         recorded: the position up to which rows are known.
         assigned: the position above which the next rows will be.
     """
@@ -56,7 +55,6 @@ class ReplayMismatchError(RowlockError):
     nothing is written.
 
     Attributes:
-        flow: its name.
         shard: its buckets.
         step: the first one that came out otherwise.
         sources: of the flow, whose rows are the input.
@@ -80,7 +78,6 @@ class WrongShardError(RowlockError):
     """A key does not belong to the shard that works on it.
 
     Attributes:
-        key: its text.
         shard: the buckets of the shard.
     """
 
@@ -96,7 +93,6 @@ class FlowChangedError(RowlockError):
     with the old declaration go on.
 
     Attributes:
-        flow: its name.
         description: what it is declared as, a part in each line.
         stored: what it is stored as, in the same form; None if that is not known.
     """
@@ -157,10 +153,6 @@ class StillNeeded(Refusal):
 class RowsChanged(Refusal):
     """Rows of a fold were changed, deleted or added by the host while a step was computed from
     them; nothing is written, and the step is done again from what is there now.
-
-    Attributes:
-        table: of the rows.
-        rows: how many there are.
     """
 
     def __init__(self, *, table: str, rows: int) -> None:
@@ -174,8 +166,6 @@ class CursorMoved(Refusal):
 
     Attributes:
         output: whose step it is.
-        consumer: the name.
-        step: its number.
     """
 
     def __init__(self, *, output: str, consumer: str, step: int) -> None:
@@ -190,8 +180,6 @@ class ProducerConflictError(RowlockError):
 
     Attributes:
         stream: the log.
-        producer: its name.
-        seq: the number.
     """
 
     def __init__(self, *, stream: str, producer: str, seq: int) -> None:
@@ -209,7 +197,6 @@ class VersionNotFoundError(RowlockError):
     has replaced it. What was read of it so far is of one step.
 
     Attributes:
-        flow: its name.
         version: the step at whose start the snapshot was.
     """
 
@@ -223,7 +210,6 @@ class StoreClosedError(RowlockError):
     """States are read behind the block that had them kept.
 
     Attributes:
-        flow: its name.
         version: the step at whose start the snapshot was.
     """
 
@@ -239,7 +225,6 @@ class NotProcessedYet(Refusal):
     """A flow has not done what was waited for, or asked about.
 
     Attributes:
-        flow: its name.
         what: a row, an append or a step.
         reason: why it is not done: what the flow waits for.
     """

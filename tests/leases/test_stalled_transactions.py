@@ -98,7 +98,7 @@ async def test_one_that_could_not_be_cut_is_cut_at_the_next_look(
     """A server that is busy with a statement, or not reached, at one moment would keep the rows
     locked for the whole block.
     """
-    terminate = transactions._terminate
+    terminate = transactions.PostgresqlTransactions.end_stalled
     asked: list[bool] = []
     freed: list[bool] = []
 
@@ -114,7 +114,7 @@ async def test_one_that_could_not_be_cut_is_cut_at_the_next_look(
             await asyncio.to_thread(cut, runs, 0.0)
         freed.append(await may_write(runs))
 
-    monkeypatch.setattr(transactions, "_terminate", only_at_third)
+    monkeypatch.setattr(transactions.PostgresqlTransactions, "end_stalled", only_at_third)
     with pytest.raises(TransactionTimeout) as caught:
         await run_in(runs.session_factory, work)
     assert asked == ([] if runs.dialect_name == "sqlite" else [False, False, True]), (

@@ -17,7 +17,6 @@ from rowlock.database.notify_channel import (
     channel_named,
     is_payload,
 )
-from rowlock.hints import plan_sending
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Volume, VolumePipeline, heard_events
@@ -138,26 +137,6 @@ async def test_a_model_rests_between_notifications(
             assert ear.heard == ["Volume", "Run"]
         # The stop sends what still waits.
         await ear.wait_for("Volume", count=2)
-
-
-@pytest.mark.parametrize(
-    ("unsent", "rests_until", "models", "wait_s"),
-    [
-        ([], {}, [], 5.0),
-        (["Volume"], {}, ["Volume"], 0.0),
-        (["Volume"], {"Volume": 10.0}, ["Volume"], 0.0),
-        (["Volume"], {"Volume": 10.5}, [], 0.5),
-        (["Volume", "Run"], {"Volume": 10.5}, ["Run"], 0.0),
-        (["Volume", "Run"], {"Volume": 10.5, "Run": 10.25}, [], 0.25),
-        (["Volume"], {"Volume": 17.0}, [], 5.0),
-        ([], {"Volume": 10.5}, [], 5.0),
-    ],
-)
-def test_the_plan(
-    unsent: list[str], rests_until: dict[str, float], models: list[str], wait_s: float
-) -> None:
-    """A hint would be sent too early, too late or never, or the line never be checked."""
-    assert plan_sending(unsent, rests_until, now=10.0, check_at=15.0) == (models, wait_s)
 
 
 # ---------------------------------------------------------------- what they never do

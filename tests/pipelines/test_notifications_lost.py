@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from rowlock import ConfigurationError, PipelineManager
 from rowlock import hints as notifier
 from rowlock.database import notify_channel as notifications
+from rowlock.dialects.contract import ChannelConnection
 from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX, Attachment, AttachmentPipeline, Base, Volume, VolumePipeline
@@ -112,7 +113,7 @@ async def test_a_hint_that_could_not_be_sent_is_sent_later(
     postgresql_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hint that was under way when the line was lost would be forgotten."""
-    monkeypatch.setattr(notifications, "ANSWER_S_MAX", SOON_S)
+    monkeypatch.setattr(ChannelConnection, "answer_s_max", SOON_S)
     async with (
         BlackHole.before(postgresql_database) as (hole, engine),
         replica(postgresql_database) as other,
@@ -132,7 +133,7 @@ async def test_a_silent_line_is_noticed(
     """A firewall that forgets a quiet connection would leave a replica deaf, and it would not
     know.
     """
-    monkeypatch.setattr(notifications, "ANSWER_S_MAX", SOON_S)
+    monkeypatch.setattr(ChannelConnection, "answer_s_max", SOON_S)
     monkeypatch.setattr(notifications, "CLOSE_S_MAX", SOON_S)
     monkeypatch.setattr(notifier, "CHECK_EVERY_S", SOON_S)
     async with (

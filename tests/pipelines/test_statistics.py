@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from dataclasses import FrozenInstanceError, fields
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -17,8 +15,9 @@ from rowlock import (
     PipelineHealth,
     PipelineManager,
     PipelineStatistics,
+    events,
 )
-from rowlock.pipelines.statistics import Counters, Histograms, subscribe_to_values
+from rowlock.pipelines.statistics import Counters, Histograms
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Run, RunPipeline, VolumePipeline
@@ -73,68 +72,30 @@ def test_counters_begin_at_zero() -> None:
 
 def test_each_value_is_told_to_whoever_wants_it() -> None:
     """A distribution that is exported would be of other values than the process counts."""
-    heard: list[tuple[str, str, float]] = []
+    heard: list[events.ValueCounted] = []
+    unasked: list[events.Event] = []
 
-    def broken(pipeline: str, name: str, value: float) -> None:
+    def broken(_counted: events.ValueCounted) -> None:
         raise OSError("no meter")
 
-    ends = [subscribe_to_values(broken), subscribe_to_values(lambda *told: heard.append(told))]
+    ends = [
+        events.subscribe(broken, events.ValueCounted),
+        events.subscribe(heard.append, events.ValueCounted),
+        events.subscribe(unasked.append),
+    ]
     histograms = Histograms("VolumePipeline")
     histograms.process.add(0.5)
     histograms.fetch_rows.add(3)
     for end in (*ends, *ends):
         end()
     histograms.process.add(0.25)
-    assert heard == [("VolumePipeline", "process", 0.5), ("VolumePipeline", "fetch_rows", 3)]
+    assert heard == [
+        events.ValueCounted("VolumePipeline", "process", 0.5),
+        events.ValueCounted("VolumePipeline", "fetch_rows", 3),
+    ]
+    assert unasked == [], "of several for each row"
     snapshot = histograms.snapshot()
     assert (snapshot["process"].count, snapshot["process"].sum) == (2, 0.75)
-
-
-TURNS = 30
-"""So many lines and calls at most has a subscription."""
-
-
-def test_each_subscription_to_values_ends_alone() -> None:
-    """Whoever ends one recording would end another one of the same function."""
-    heard: list[object] = []
-
-    def hear(*told: object) -> None:
-        heard.append(told)
-
-    first, second = subscribe_to_values(hear), subscribe_to_values(hear)
-    first()
-    first()
-    Histograms("VolumePipeline").process.add(0.5)
-    second()
-    assert heard == [("VolumePipeline", "process", 0.5)]
-
-
-@pytest.mark.parametrize("turn", range(1, TURNS + 1))
-def test_one_subscription_begins_while_another_thread_ends_its_own(turn: int) -> None:
-    """A recording that has ended would be told of values for ever."""
-    heard: list[object] = []
-    end_of_other = subscribe_to_values(lambda *told: heard.append(told))
-    left = turn
-
-    def between_lines(_frame: FrameType, _event: str, _arg: Any) -> Any:
-        # Another thread's turn, wherever one may come.
-        nonlocal left
-        left -= 1
-        if left == 0:
-            end_of_other()
-        return between_lines
-
-    before = sys.gettrace()
-    sys.settrace(between_lines)
-    try:
-        end = subscribe_to_values(lambda *_told: None)
-    finally:
-        sys.settrace(before)
-    if left > 0:
-        end_of_other()
-    Histograms("VolumePipeline").process.add(0.5)
-    end()
-    assert heard == []
 
 
 ONE_WORKER = {"workers_num": 1, "queue_upper_limit_factor": 5.0}

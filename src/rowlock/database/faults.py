@@ -19,11 +19,11 @@ from rowlock.dialects import driver_packages, known_dialects
 from rowlock.dialects.contract import FAULTS, ErrorVerdict
 from rowlock.errors import LockWaitTimeout, RowlockError, TransactionTimeout
 
-_NO_VERDICT = ErrorVerdict(passes=False, concerns_every_row=False)
+_OUTAGE = ErrorVerdict(passes=True, concerns_every_row=True)
+_FINAL = ErrorVerdict(passes=False, concerns_every_row=False)
 CAUSES_MAX = 10
 """So many exceptions may stand between one of the host's own and what the database said."""
 
-# Without a code there is nothing better than what the driver calls it.
 _FINAL_KINDS = (exc.DataError, exc.IntegrityError, exc.NotSupportedError, exc.ProgrammingError)
 _TRANSIENT_TYPES = (TransactionTimeout, LockWaitTimeout, TimeoutError, OSError, exc.TimeoutError)
 
@@ -43,16 +43,7 @@ def is_transient(error: BaseException) -> bool:
     more than SQLAlchemy's own. An exception that comes from no database does not pass, nor does one
     of a column's type: it may open files and ask servers of its own while a row is decoded.
     """
-    if is_of_a_type(error):
-        return False
-    error = _of_database(error)
-    if isinstance(error, _TRANSIENT_TYPES) or _is_of_the_connection(error):
-        return True
-    if not _is_of_a_driver(error):
-        return False
-    if (fault := _fault_of(error)) is not None:
-        return fault.passes
-    return not isinstance(error, _FINAL_KINDS)
+    return _verdict_on(error).passes and not is_of_a_type(error)
 
 
 def is_outage(error: BaseException) -> bool:
@@ -62,16 +53,7 @@ def is_outage(error: BaseException) -> bool:
     Of the rest it is not known: a page that cannot be read, or a host's trigger with a code of its
     own, may concern one row.
     """
-    if not is_transient(error):
-        return False
-    error = _of_database(error)
-    if isinstance(error, _TRANSIENT_TYPES):
-        return True
-    fault = _fault_of(error)
-    if fault is None or fault.concerns_every_row:
-        return True
-    # The connection of a fault of the server is invalidated here, which says no more.
-    return _is_of_the_connection(error) and not fault.is_of_the_server
+    return is_transient(error) and _verdict_on(error).concerns_every_row
 
 
 def is_of_a_type(error: BaseException) -> bool:
@@ -85,7 +67,8 @@ def is_of_a_type(error: BaseException) -> bool:
 
 def is_refused(error: BaseException) -> bool:
     """Whether the database answered a statement with an error, and so did nothing of it."""
-    return _verdict_on(error) is not _NO_VERDICT
+    error = _of_database(error)
+    return _is_of_a_driver(error) and _fault_of(error) is not None
 
 
 def is_of_the_server(raised: BaseException) -> bool:
@@ -116,8 +99,7 @@ def is_after_an_error(error: BaseException) -> bool:
 def may_be_of_the_size(error: BaseException) -> bool:
     """Whether a transaction may have failed because it did much, and a smaller one may succeed."""
     verdict = _verdict_on(error)
-    is_late = isinstance(_of_database(error), TransactionTimeout)
-    return is_late or verdict.is_conflict or verdict.is_of_the_size
+    return verdict.is_conflict or verdict.is_of_the_size
 
 
 def is_of_the_schema(error: BaseException) -> bool:
@@ -137,7 +119,17 @@ def is_of_the_values(error: BaseException) -> bool:
 
 def _verdict_on(error: BaseException) -> ErrorVerdict:
     error = _of_database(error)
-    return (_fault_of(error) if _is_of_a_driver(error) else None) or _NO_VERDICT
+    if isinstance(error, _TRANSIENT_TYPES):
+        return _OUTAGE._replace(is_of_the_size=isinstance(error, TransactionTimeout))
+    fault = _fault_of(error) if _is_of_a_driver(error) else _FINAL
+    if fault is None:
+        # Without a code there is nothing better than what the driver calls it.
+        fault = _FINAL if isinstance(error, _FINAL_KINDS) else _OUTAGE
+    if _is_of_the_connection(error):
+        # The connection of a fault of the server is invalidated by us, which says no more of it.
+        concerns_every_row = fault.concerns_every_row or not fault.is_of_the_server
+        return fault._replace(passes=True, concerns_every_row=concerns_every_row)
+    return fault
 
 
 def _of_database(error: BaseException) -> BaseException:

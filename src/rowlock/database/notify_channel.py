@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from sqlalchemy import Connection, Engine
@@ -38,39 +38,14 @@ PAYLOAD_BYTES_MAX = 1000
 """Longest text that is sent, in bytes; PostgreSQL's own limit is 8000."""
 CONNECT_S_MAX = 10.0
 """How long it may take until the channel listens, in seconds."""
-ANSWER_S_MAX = 5.0
-"""How long the server may take to answer on the channel, in seconds."""
 CLOSE_S_MAX = 2.0
 """How long a polite end may take, in seconds; then the channel is cut."""
-
-
-class NotificationChannel:
-    """A connection that listens to one channel; every statement is its own transaction."""
-
-    def __init__(self, connection: ChannelConnection, name: str) -> None:
-        self._connection = connection
-        self.name = name
-
-    @property
-    def is_lost(self) -> bool:
-        return self._connection.is_lost
-
-    async def notify(self, payloads: Sequence[str]) -> None:
-        """Send one notification for each of `payloads`; others have them when this returns."""
-        await self._connection.notify(self.name, payloads, timeout_s=ANSWER_S_MAX)
-
-    async def check(self) -> None:
-        """Ask the server whether this connection still listens; `ConnectionError` if not."""
-        if not await self._connection.is_listening(self.name, timeout_s=ANSWER_S_MAX):
-            raise ConnectionError(
-                f"the server has forgotten that the connection listens to {self.name}"
-            )
 
 
 @asynccontextmanager
 async def listening(
     engine: AsyncEngine, name: str | None, *, heard: Callable[[str], None], lost: Callable[[], None]
-) -> AsyncIterator[NotificationChannel]:
+) -> AsyncIterator[ChannelConnection]:
     """Open a channel for the time of the block; it listens from the first moment on.
 
     Args:
@@ -93,12 +68,13 @@ async def listening(
             await connection.run_sync(lambda sync: sync.connection.rollback())
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             driver = (await connection.get_raw_connection()).driver_connection
-            own = CHANNELS.on(engine.dialect.name).channel_over(driver, engine.dialect.driver)
+            own = CHANNELS.on(engine.dialect.name).channel_of(engine.dialect.driver)(driver)
             stack.push_async_callback(_hang_up, own)
             await connection.run_sync(Connection.detach)
-            channel = channel_named(name or await own.schema(timeout_s=ANSWER_S_MAX) or "")
-            await own.listen(channel, heard=heard, lost=lost)
-        yield NotificationChannel(own, channel)
+            await own.listen(
+                channel_named(name or await own.schema() or ""), heard=heard, lost=lost
+            )
+        yield own
 
 
 async def _hang_up(own: ChannelConnection) -> None:
@@ -154,5 +130,5 @@ def notifying_engine(session_factory: SessionFactory, tables: Iterable[LeasedTab
             " PipelineManager for each"
         )
     engine = engines.pop()
-    CHANNELS.on(engine.dialect.name).check_driver(engine.dialect.driver)
+    CHANNELS.on(engine.dialect.name).channel_of(engine.dialect.driver)  # refuses one that cannot
     return AsyncEngine(engine)

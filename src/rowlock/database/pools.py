@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -39,11 +39,9 @@ async def claim_slot(engine: Engine, *, wait_s: float) -> AsyncIterator[None]:
     """Wait, `wait_s` at most, for a slot among this loop's claims over `engine`."""
     slots = _slots_of(engine)
     has_slot = False
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(wait_s):
             has_slot = await slots.acquire()
-    except TimeoutError:
-        pass
     try:
         yield
     finally:

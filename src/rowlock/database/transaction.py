@@ -158,7 +158,7 @@ class OpenTransaction:
     """
 
     def __init__(self, purpose: str) -> None:
-        self._purpose = purpose
+        self.purpose = purpose
         self.was_aborted = self.was_stalled = self.was_rolled_back = self.is_ready_to_commit = False
         self._connection: Connection | None = None
         self._pooled: PoolProxiedConnection | None = None
@@ -217,7 +217,7 @@ class OpenTransaction:
         log_in_thread(
             logger.warning,
             "A transaction was ended that kept locks while the event loop stood still: %(purpose)s",
-            {"purpose": self._purpose},
+            {"purpose": self.purpose},
         )
 
     def plan_cancel(self, task: asyncio.Task[Any]) -> CancelPlan:
@@ -255,27 +255,26 @@ def _is_within(task: asyncio.Task[Any], driver: object) -> bool:
 
 
 @asynccontextmanager
-async def tracked_open(
-    transaction: OpenTransaction, *, purpose: str, timeout_s: float
-) -> AsyncIterator[None]:
+async def tracked_open(transaction: OpenTransaction, timeout_s: float) -> AsyncIterator[None]:
     """Track `transaction` in the block; `TransactionTimeout`, outcome unknown, if aborted."""
-    error: Exception | None = None
+    cause: Exception | None = None
     try:
-        yield
-    except Exception as raised:  # noqa: BLE001 - raised again below
-        error = raised
-    finally:
-        transaction.ends()
+        try:
+            yield
+        finally:
+            transaction.ends()
+    except Exception as error:
+        if not transaction.was_aborted:
+            raise
+        cause = error
     if transaction.was_aborted:
         # Also without an error: a COMMIT on a connection that was closed may say nothing.
         raise TransactionTimeout(
-            purpose=purpose,
+            purpose=transaction.purpose,
             timeout_s=timeout_s,
             was_aborted=transaction.was_stalled,
             was_rolled_back=transaction.was_rolled_back,
-        ) from error
-    if error is not None:
-        raise error
+        ) from cause
 
 
 async def abort_stalled(separate_pool: Connects, *, thread: int, older_than_s: float) -> None:
@@ -333,7 +332,7 @@ async def in_transaction(
     async def once() -> T:
         async with (
             session_factory() as session,
-            tracked_open(own, purpose=purpose, timeout_s=timeout_s),
+            tracked_open(own, timeout_s),
             session.begin(),
         ):
             bind = bind_of(session, leased)

@@ -488,11 +488,15 @@ LEASES: DialectPart[LeaseDialect] = DialectPart("leases", LeaseDialect)
 
 class ChannelConnection(ABC):
     """One connection of a driver, outside of any pool and of any transaction, that may listen to a
-    channel.
+    channel. An exception means that the channel is lost.
 
-    Every answer is bounded by the `timeout_s` that is given, in seconds; an exception means that
-    the channel is lost.
+    Attributes:
+        name: of the channel; empty before `listen`.
+        answer_s_max: how long the server may take to answer, in seconds.
     """
+
+    name = ""
+    answer_s_max = 5.0
 
     @property
     @abstractmethod
@@ -500,21 +504,23 @@ class ChannelConnection(ABC):
         """Whether the connection has ended."""
 
     @abstractmethod
-    async def schema(self, *, timeout_s: float) -> str | None:
+    async def schema(self) -> str | None:
         """Return the schema that the connection works in."""
 
     @abstractmethod
     async def listen(
         self, channel: str, *, heard: Callable[[str], None], lost: Callable[[], None]
     ) -> None:
-        """Listen from now on; calls back in the event loop, not for what it sent itself."""
+        """Set `name`, and listen from now on; calls back in the event loop, not for what it sent
+        itself.
+        """
 
     @abstractmethod
-    async def notify(self, channel: str, payloads: Sequence[str], *, timeout_s: float) -> None:
+    async def notify(self, payloads: Sequence[str]) -> None:
         """Send one notification for each of `payloads`; others have them when this returns."""
 
     @abstractmethod
-    async def is_listening(self, channel: str, *, timeout_s: float) -> bool:
+    async def is_listening(self) -> bool:
         """Ask the server whether this connection listens."""
 
     @abstractmethod
@@ -530,16 +536,12 @@ class ChannelDialect(ABC):
     """One database's notifications."""
 
     @abstractmethod
-    def check_driver(self, driver: str) -> None:
-        """Check that a driver, by SQLAlchemy's name of it, can listen.
+    def channel_of(self, driver: str) -> Callable[[Any], ChannelConnection]:
+        """Return what makes a channel of a connection of a driver, by SQLAlchemy's name of it.
 
         Raises:
-            ConfigurationError: it cannot, or the database has no notifications.
+            ConfigurationError: it cannot listen, or the database has no notifications.
         """
-
-    @abstractmethod
-    def channel_over(self, driver_connection: Any, driver: str) -> ChannelConnection:
-        """The driver was checked."""
 
 
 CHANNELS: DialectPart[ChannelDialect] = DialectPart("channels", ChannelDialect)

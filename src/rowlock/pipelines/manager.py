@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Self
 
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock.clock import is_real
 from rowlock.database.notify_channel import check_name, notifying_engine
@@ -101,8 +101,9 @@ class PipelineManager:
         if notify is not False:
             if notify is not True:
                 check_name(notify)
+            engine = notifying_engine(session_factory, [one.leased for one in self.pipelines])
             name = None if notify is True else notify
-            self._notifier = Notifier(self._notifying_engine(), name, hinter=self.hinter)
+            self._notifier = Notifier(engine, name, hinter=self.hinter)
 
     def __repr__(self) -> str:
         return f"<PipelineManager of {', '.join(map(repr, self._pipelines.values())) or 'nothing'}>"
@@ -142,7 +143,8 @@ class PipelineManager:
         pipeline.check_can_run(self.session_factory)
         self._seams.conditions(pipeline.leased, pipeline.name)
         if self._notifier is not None:
-            self._notifying_engine(pipeline)
+            tables = [one.leased for one in (*self.pipelines, pipeline)]
+            notifying_engine(self.session_factory, tables)  # refuses one in another database
         if self._started:
             LockGraph([*self._pipelines.values(), pipeline]).check()
         self._pipelines[pipeline.name] = pipeline
@@ -285,10 +287,6 @@ class PipelineManager:
     def _heartbeaters_of_all(self) -> list[Heartbeater[Any]]:
         started = (pipeline for pipeline in self._pipelines.values() if pipeline.state != "new")
         return [pipeline.run.heartbeater for pipeline in started]
-
-    def _notifying_engine(self, *more: Pipeline[Any]) -> AsyncEngine:
-        tables = [pipeline.leased for pipeline in (*self._pipelines.values(), *more)]
-        return notifying_engine(self.session_factory, tables)
 
     async def _stop_threads(self) -> None:
         # A drain that was cancelled leaves work behind, which still needs its leases.

@@ -11,15 +11,10 @@ takes minutes.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-from rowlock.errors import HOST_ERRORS
+from rowlock import events
 from rowlock.hints import NotificationStatistics
-from rowlock.logs import get_logger
-
-logger = get_logger(__name__)
 
 SECONDS = (
     *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75),
@@ -69,39 +64,6 @@ class Buckets:
         return self.bounds[-1]
 
 
-ValueListener: TypeAlias = Callable[[str, str, float], None]
-"""Called with the pipeline's name, the distribution's and the value."""
-
-_value_subscriptions: dict[object, ValueListener] = {}
-
-
-def subscribe_to_values(listener: ValueListener) -> Callable[[], None]:
-    """Call `listener` with every value of the distributions of this process from now on, and return
-    the function that ends it.
-
-    It is called several times for each row, where the value is counted, and must return at once;
-    one that raises is logged. An event of each row would cost more than all of it.
-    """
-    # Told apart by a token of its own: a listener that was subscribed twice ends once at a time.
-    token = object()
-    _value_subscriptions[token] = listener
-
-    def unsubscribe() -> None:
-        # In one step: another thread may begin or end its own meanwhile.
-        _value_subscriptions.pop(token, None)
-
-    return unsubscribe
-
-
-def _tell(pipeline: str, name: str, value: float) -> None:
-    for listener in tuple(_value_subscriptions.values()):
-        try:
-            listener(pipeline, name, value)
-        except HOST_ERRORS:
-            extra = {"pipeline": pipeline, "name": name}
-            logger.exception("A listener raised at a value of %(name)s", extra)
-
-
 class Histogram:
     __slots__ = ("_counts", "_name", "_pipeline", "_sum", "bounds")
 
@@ -116,8 +78,8 @@ class Histogram:
     def add(self, value: float) -> None:
         self._counts[bisect_left(self.bounds, value)] += 1
         self._sum += value
-        if _value_subscriptions:
-            _tell(self._pipeline, self._name, value)
+        if events.has_listeners(events.ValueCounted):
+            events.emit(events.ValueCounted(self._pipeline, self._name, value))
 
     def snapshot(self) -> Buckets:
         return Buckets(self.bounds, tuple(self._counts), self._sum)

@@ -21,11 +21,10 @@ from opentelemetry.metrics import (
     get_meter_provider,
 )
 
-from rowlock import Buckets, PipelineManager
+from rowlock import Buckets, PipelineManager, events
 from rowlock.clock import monotonic
 from rowlock.errors import ConfigurationError
 from rowlock.insight.observer import Observer
-from rowlock.pipelines.statistics import subscribe_to_values
 from rowlock.telemetry.metrics import METRICS, OTHER, PIPELINES_MAX, Metric, Source, read_metric
 
 RECORDS_PER_S_MAX = 100  # most recorded values of one distribution, a second
@@ -79,7 +78,7 @@ def instrument(*sources: Source, meter_provider: MeterProvider | None = None) ->
     for metric in METRICS:
         if metric.kind != "histogram":
             _observe(meter, metric, sources)
-    return subscribe_to_values(Recording(meter).add)
+    return events.subscribe(Recording(meter).add, events.ValueCounted)
 
 
 class Recording:
@@ -98,15 +97,15 @@ class Recording:
         }
         self._attributes: dict[str, Mapping[str, str]] = {}
 
-    def add(self, pipeline: str, name: str, value: float) -> None:
-        histogram, thinning = self._distributions[name]
+    def add(self, counted: events.ValueCounted) -> None:
+        histogram, thinning = self._distributions[counted.name]
         if thinning.passes():
-            attributes = self._attributes.get(pipeline)
+            attributes = self._attributes.get(counted.pipeline)
             if attributes is None:
                 is_full = len(self._attributes) >= PIPELINES_MAX
-                name = OTHER if is_full else pipeline
+                name = OTHER if is_full else counted.pipeline
                 attributes = self._attributes.setdefault(name, {"pipeline": name})
-            histogram.record(value, attributes)
+            histogram.record(counted.value, attributes)
 
 
 def otel_name(metric: Metric) -> str:

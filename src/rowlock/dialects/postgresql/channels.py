@@ -40,8 +40,8 @@ class PsycopgChannel(ChannelConnection):
     def is_lost(self) -> bool:
         return bool(self._driver.closed)
 
-    async def schema(self, *, timeout_s: float) -> str | None:
-        schema: str | None = await self._ask("SELECT current_schema()", (), timeout_s)
+    async def schema(self) -> str | None:
+        schema: str | None = await self._ask("SELECT current_schema()", ())
         return schema
 
     async def listen(
@@ -50,20 +50,19 @@ class PsycopgChannel(ChannelConnection):
         # An extra, which this connection is of.
         from psycopg.sql import SQL, Identifier  # noqa: PLC0415
 
-        self._heard, self._lost = heard, lost
+        self.name, self._heard, self._lost = channel, heard, lost
         # What arrives together with an answer is given to a handler.
         self._driver.add_notify_handler(lambda notify: self._hear(notify.pid, notify.payload))
         await self._driver.execute(SQL("LISTEN {}").format(Identifier(channel)))
         self._watch()
 
-    async def notify(self, channel: str, payloads: Sequence[str], *, timeout_s: float) -> None:
+    async def notify(self, payloads: Sequence[str]) -> None:
         statement = "SELECT count(pg_notify(%s, payload)) FROM unnest(%s::text[]) AS payload"
-        await self._ask(statement, (channel, list(payloads)), timeout_s)
+        await self._ask(statement, (self.name, list(payloads)))
 
-    async def is_listening(self, channel: str, *, timeout_s: float) -> bool:
-        listens: bool = await self._ask(
-            "SELECT %s IN (SELECT pg_listening_channels())", (channel,), timeout_s
-        )
+    async def is_listening(self) -> bool:
+        statement = "SELECT %s IN (SELECT pg_listening_channels())"
+        listens: bool = await self._ask(statement, (self.name,))
         return listens
 
     async def close(self) -> None:
@@ -74,11 +73,11 @@ class PsycopgChannel(ChannelConnection):
     def terminate(self) -> None:
         self._end()
 
-    async def _ask(self, statement: str, parameters: tuple[Any, ...], timeout_s: float) -> Any:
+    async def _ask(self, statement: str, parameters: tuple[Any, ...]) -> Any:
         async with self._asking:
             asking = asyncio.create_task(self._value(statement, parameters), name="rowlock: ask")
             try:
-                _, pending = await asyncio.wait({asking}, timeout=timeout_s)
+                _, pending = await asyncio.wait({asking}, timeout=self.answer_s_max)
             except asyncio.CancelledError:
                 self._end()
                 asking.cancel()
@@ -86,7 +85,7 @@ class PsycopgChannel(ChannelConnection):
             if pending:
                 self._end()
                 asking.cancel()
-                raise TimeoutError(f"the server did not answer within {timeout_s:g} s")
+                raise TimeoutError(f"the server did not answer within {self.answer_s_max:g} s")
             self._watch()
             return asking.result()
 
@@ -120,15 +119,13 @@ class PsycopgChannel(ChannelConnection):
 
 
 class PostgresqlChannels(ChannelDialect):
-    def check_driver(self, driver: str) -> None:
+    def channel_of(self, driver: str) -> Callable[[Any], ChannelConnection]:
         if driver not in _BY_DRIVER:
             raise ConfigurationError(
                 f"notify needs the driver {' or '.join(_BY_DRIVER)}, not {driver}; use"
                 f" postgresql+{next(iter(_BY_DRIVER))}://..."
             )
-
-    def channel_over(self, driver_connection: Any, driver: str) -> ChannelConnection:
-        return _BY_DRIVER[driver](driver_connection)
+        return _BY_DRIVER[driver]
 
 
 class AsyncpgChannel(ChannelConnection):
@@ -142,16 +139,15 @@ class AsyncpgChannel(ChannelConnection):
         closed: bool = self._driver.is_closed()
         return closed
 
-    async def schema(self, *, timeout_s: float) -> str | None:
-        schema: str | None = await self._driver.fetchval(
-            "SELECT current_schema()", timeout=timeout_s
-        )
+    async def schema(self) -> str | None:
+        statement, limit_s = "SELECT current_schema()", self.answer_s_max
+        schema: str | None = await self._driver.fetchval(statement, timeout=limit_s)
         return schema
 
     async def listen(
         self, channel: str, *, heard: Callable[[str], None], lost: Callable[[], None]
     ) -> None:
-        own_pid = self._driver.get_server_pid()
+        self.name, own_pid = channel, self._driver.get_server_pid()
 
         def hear(*notification: Any) -> None:
             _driver, pid, _channel, payload = notification
@@ -161,13 +157,13 @@ class AsyncpgChannel(ChannelConnection):
         self._driver.add_termination_listener(lambda _driver: lost())
         await self._driver.add_listener(channel, hear)
 
-    async def notify(self, channel: str, payloads: Sequence[str], *, timeout_s: float) -> None:
+    async def notify(self, payloads: Sequence[str]) -> None:
         statement = "SELECT pg_notify($1, payload) FROM unnest($2::text[]) AS payload"
-        await self._driver.execute(statement, channel, list(payloads), timeout=timeout_s)
+        await self._driver.execute(statement, self.name, payloads, timeout=self.answer_s_max)
 
-    async def is_listening(self, channel: str, *, timeout_s: float) -> bool:
-        statement = "SELECT $1 IN (SELECT pg_listening_channels())"
-        listens: bool = await self._driver.fetchval(statement, channel, timeout=timeout_s)
+    async def is_listening(self) -> bool:
+        statement, limit_s = "SELECT $1 IN (SELECT pg_listening_channels())", self.answer_s_max
+        listens: bool = await self._driver.fetchval(statement, self.name, timeout=limit_s)
         return listens
 
     async def close(self) -> None:

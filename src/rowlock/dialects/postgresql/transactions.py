@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, text
 
 from rowlock.dialects.contract import Connects, ErrorVerdict, FaultDialect, TransactionDialect
 
@@ -36,29 +36,23 @@ class PostgresqlTransactions(TransactionDialect):
         *,
         older_than_s: float,
     ) -> bool:
-        """The server may not be reached, or still run a statement; then a later attempt may
-        succeed.
+        """Have the server end it. That may not be reached, or still run a statement; then a later
+        attempt may succeed.
         """
-        return await _terminate(
-            connection.engine, separate_pool, driver=driver, older_than_s=older_than_s
-        )
+        has_pid = hasattr(driver, "get_server_pid")
+        pid = driver.get_server_pid() if has_pid else driver.info.backend_pid
+        async with separate_pool.connect(connection.engine) as other:
+            return bool(await other.scalar(_TERMINATE, {"pid": pid, "seconds": older_than_s / 2}))
 
 
-async def _terminate(
-    engine: Engine, separate_pool: Connects, *, driver: Any, older_than_s: float
-) -> bool:
-    """Have the server end what is under way, and return whether it did."""
-    pid = driver.get_server_pid() if hasattr(driver, "get_server_pid") else driver.info.backend_pid
-    # Behind a pooler the number may be another connection's: then no transaction of ours waits
-    # for so long there. The trap: asyncpg flushes between Parse and Bind without a Sync, and a
-    # server that waits for the Bind says "active".
-    statement = text(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = :pid AND usename ="
-        " current_user AND (state LIKE 'idle in transaction%' OR state = 'active' AND wait_event ="
-        " 'ClientRead') AND xact_start < clock_timestamp() - make_interval(secs => :seconds)"
-    )
-    async with separate_pool.connect(engine) as connection:
-        return bool(await connection.scalar(statement, {"pid": pid, "seconds": older_than_s / 2}))
+# Behind a pooler the number may be another connection's: then no transaction of ours waits for so
+# long there. The trap: asyncpg flushes between Parse and Bind without a Sync, and a server that
+# waits for the Bind says "active".
+_TERMINATE = text(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = :pid AND usename ="
+    " current_user AND (state LIKE 'idle in transaction%' OR state = 'active' AND wait_event ="
+    " 'ClientRead') AND xact_start < clock_timestamp() - make_interval(secs => :seconds)"
+)
 
 
 _FINAL_SQLSTATES = (

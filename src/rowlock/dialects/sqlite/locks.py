@@ -32,6 +32,7 @@ from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from rowlock.clock import monotonic
 from rowlock.dialects.contract import LockDialect
+from rowlock.dialects.sqlite.transactions import begin_immediate, usual_wait_ms
 from rowlock.errors import ConfigurationError, LockWaitTimeout, UnsupportedDialectError
 from rowlock.locks.advisory import ADVISORY_NAMESPACE
 from rowlock.locks.locker import LOCKERS
@@ -296,14 +297,11 @@ async def outside_of_transaction(connection: AsyncConnection) -> AsyncIterator[N
 
 
 async def _begin_writing_within(connection: AsyncConnection, wait_s: float) -> bool:
-    usual_ms = (await connection.exec_driver_sql("PRAGMA busy_timeout")).scalar_one()
-    await connection.exec_driver_sql(f"PRAGMA busy_timeout = {round(wait_s * 1000)}")
+    usual_ms = await usual_wait_ms(connection)
     try:
-        await connection.exec_driver_sql("BEGIN IMMEDIATE")
+        await begin_immediate(connection, wait_ms=round(wait_s * 1000), usual_ms=usual_ms)
     except OperationalError as error:
         if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY:
             raise
         return False
-    finally:
-        await connection.exec_driver_sql(f"PRAGMA busy_timeout = {usual_ms}")
     return True

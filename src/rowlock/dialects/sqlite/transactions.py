@@ -44,10 +44,7 @@ from rowlock.dialects.contract import (
     FaultDialect,
     TransactionDialect,
 )
-from rowlock.errors import ConfigurationError, InternalError
-
-__all__ = ["Hops", "HopsCursor", "hops_of", "in_one_hop_each"]
-
+from rowlock.errors import ConfigurationError
 
 # ---------------------------------------------------------------- hops
 
@@ -96,19 +93,19 @@ def _is_known(driver: object) -> bool:
 
 
 class _Begin(NamedTuple):
-    """A BEGIN that is yet to be sent, and its busy timeout in milliseconds, if not the usual."""
+    """A BEGIN that is yet to be sent, its busy timeout and the usual one, in milliseconds."""
 
     sql: str
-    wait_ms: int | None
+    wait_ms: int
     usual_ms: int
 
     def run(self, connection: sqlite3.Connection) -> None:
-        if self.wait_ms is not None:
+        if self.wait_ms != self.usual_ms:
             connection.execute(f"PRAGMA busy_timeout = {self.wait_ms}").close()
         try:
             connection.execute(self.sql).close()
         finally:
-            if self.wait_ms is not None:
+            if self.wait_ms != self.usual_ms:
                 connection.execute(f"PRAGMA busy_timeout = {self.usual_ms}").close()
 
 
@@ -136,13 +133,13 @@ class Hops:
         driver.rollback = _SkippedRollback(driver)
 
     @contextmanager
-    def sending_along(self, sql: str, *, wait_ms: int | None, usual_ms: int) -> Iterator[None]:
+    def sending_along(self, sql: str, *, wait_ms: int, usual_ms: int) -> Iterator[None]:
         """Have `sql`, a BEGIN that is executed in the block, wait for the next statement, and both
         be one hop.
 
         Its errors are raised there. While it fails, it is sent along with the next statement again,
-        so that none of them is executed outside of a transaction. Both waits for the file are in
-        milliseconds: `wait_ms` is the longest one, None for the usual; `usual_ms` is set again.
+        so that none of them is executed outside of a transaction. The wait for the file is
+        `wait_ms` at most, in milliseconds; then `usual_ms` is set again.
         """
         self._expected = _Begin(sql, wait_ms, usual_ms)
         try:
@@ -292,23 +289,34 @@ async def take_write_lock(connection: AsyncConnection, wait_s: float) -> None:
         except OperationalError as error:
             if error.connection_invalidated:
                 raise
-    if "rowlock_busy_ms" not in raw.info:
-        raw.info["rowlock_busy_ms"] = (
-            await connection.exec_driver_sql("PRAGMA busy_timeout")
-        ).scalar_one()
-    usual_ms, wait_ms = raw.info["rowlock_busy_ms"], round(wait_s * 1000)
-    is_longer = usual_ms > wait_ms
+    usual_ms = await usual_wait_ms(connection)
+    wait_ms = min(usual_ms, round(wait_s * 1000))
     if (hops := hops_of(connection)) is not None:
-        with hops.sending_along(BEGIN, wait_ms=wait_ms if is_longer else None, usual_ms=usual_ms):
+        with hops.sending_along(BEGIN, wait_ms=wait_ms, usual_ms=usual_ms):
             await connection.exec_driver_sql(BEGIN)
-        return
-    if is_longer:
+    else:
+        await begin_immediate(connection, wait_ms=wait_ms, usual_ms=usual_ms)
+
+
+async def usual_wait_ms(connection: AsyncConnection) -> int:
+    """Return the host's busy timeout, asked once for each connection, in milliseconds."""
+    info = (await connection.get_raw_connection()).info
+    if "rowlock_busy_ms" not in info:
+        busy = await connection.exec_driver_sql("PRAGMA busy_timeout")
+        info["rowlock_busy_ms"] = busy.scalar_one()
+    usual_ms: int = info["rowlock_busy_ms"]
+    return usual_ms
+
+
+async def begin_immediate(connection: AsyncConnection, *, wait_ms: int, usual_ms: int) -> None:
+    """Take the write lock, and wait for the file for `wait_ms` at most, in milliseconds."""
+    if wait_ms != usual_ms:
         await connection.exec_driver_sql(f"PRAGMA busy_timeout = {wait_ms}")
     try:
         await connection.exec_driver_sql(BEGIN)
     finally:
         # Not of one that was cancelled: it is never used again.
-        if is_longer and not connection.invalidated:
+        if wait_ms != usual_ms and not connection.invalidated:
             await connection.exec_driver_sql(f"PRAGMA busy_timeout = {usual_ms}")
 
 
@@ -438,12 +446,8 @@ class SqliteFaults(FaultDialect):
 class SqliteChannels(ChannelDialect):
     """SQLite has no notifications: a file notifies no process that it was written."""
 
-    def check_driver(self, driver: str) -> NoReturn:
+    def channel_of(self, driver: str) -> NoReturn:
         raise ConfigurationError(
             "notify needs PostgreSQL; sqlite cannot tell other processes anything. Leave it out"
             " there, where rows are found by polling: notify=engine.dialect.name == 'postgresql'"
         )
-
-    def channel_over(self, driver_connection: Any, driver: str) -> NoReturn:
-        """No driver passes the check."""
-        raise InternalError("SQLite has no notifications")
