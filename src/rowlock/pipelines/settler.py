@@ -356,9 +356,9 @@ class Settler(Generic[ModelT]):
             work = self.clean_up(item, outcome)
             self.context.background.begin(work, purpose="clean up after a late result")
 
-    async def _carry_out(self, pending: PendingOutcome[ModelT], *, alone: bool = False) -> None:
+    async def _carry_out(self, pending: PendingOutcome[ModelT], *, by_itself: bool = False) -> None:
         try:
-            written = await self.write(pending, alone=alone)
+            written = await self.write(pending, by_itself=by_itself)
         except Exception as error:  # noqa: BLE001 - the database refused what the host computed
             await self._write_failure(pending.item, pending.outcome, error)
         else:
@@ -456,10 +456,10 @@ class Settler(Generic[ModelT]):
             extra = {"pipeline": self.context.name, "row_id": item.id}
             logger.error("%(pipeline)s: on_stale failed for row %(row_id)s", extra, exc_info=error)
 
-    async def write(self, pending: PendingOutcome[ModelT], *, alone: bool = False) -> Written:
+    async def write(self, pending: PendingOutcome[ModelT], *, by_itself: bool = False) -> Written:
         """Write an outcome under the guard; return how that ended, once the COMMIT was answered.
 
-        What was too much for a transaction, together with others or not, is written `alone`.
+        `by_itself` is what was too much for one transaction with others.
         A transient error is waited out for `lock_timeout` at most, counted while no outcome of this
         pipeline gets through; while others do, for `LOCK_TIMEOUTS_MAX` times as long. One that is
         itself too slow for its transaction is tried `OVERRUNS_MAX` times. The last error is raised.
@@ -469,18 +469,18 @@ class Settler(Generic[ModelT]):
             return Written.APPLIED
         retries = Retries(self._gives_up_at)
         while True:
-            if alone and not pending.stamps:
+            if by_itself and not pending.stamps:
                 await self._let_a_renewal_in(item)
             # A COMMIT without an answer is looked up in the row, even after the lease has ended.
             if not (pending.stamps or item.is_trusted()):
                 return Written.STALE
             try:
-                return await self._try(pending, alone=alone)
+                return await self._try(pending, by_itself=by_itself)
             except Exception as error:
                 retries.failed()
                 aborts += isinstance(error, TransactionTimeout) and error.was_aborted
                 overruns += pending.is_overrun(error)
-                alone = alone or may_be_of_the_size(error)
+                by_itself = by_itself or may_be_of_the_size(error)
                 is_late = retries.are_over or aborts > ABORTS_MAX or overruns >= OVERRUNS_MAX
                 if not is_transient(error) or is_late or context.grace_over:
                     return await self._learn(pending, error)
@@ -490,9 +490,9 @@ class Settler(Generic[ModelT]):
             # Each rests for itself: those of a batch that failed for one of them meet in others.
             await retries.rest()
 
-    async def _try(self, pending: PendingOutcome[ModelT], *, alone: bool) -> Written:
+    async def _try(self, pending: PendingOutcome[ModelT], *, by_itself: bool) -> Written:
         pending.row_is_locked = False
-        if not alone and self._goes_together(pending):
+        if not by_itself and self._goes_together(pending):
             written = await self._batcher.submit(pending)
             if written is not None:
                 return written
@@ -539,8 +539,8 @@ class Settler(Generic[ModelT]):
             finally:
                 self._finish(item)
         elif written is None:
-            alone = error is not None and may_be_of_the_size(error)
-            self._in_a_task(item, self._carry_out(pending, alone=alone))
+            by_itself = error is not None and may_be_of_the_size(error)
+            self._in_a_task(item, self._carry_out(pending, by_itself=by_itself))
         else:
             self._in_a_task(item, self._follow(pending, written))
 
