@@ -24,7 +24,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -105,6 +104,7 @@ class LoopMonitor:
 
 CLOSE_S_MAX = 5.0
 """How long tasks there may take to end, and connections to close, in seconds each."""
+ENDS_S_MAX = 4 * CLOSE_S_MAX
 
 
 class HeartbeatThread:
@@ -117,7 +117,7 @@ class HeartbeatThread:
         self.sessions = SeparatePool(session_factory, file_wait=renew_timeout / 2)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._own: list[Future[None]] = []
+        self._is_stopped = asyncio.Event()
         self._limit_s = self._look_every_s = renew_timeout.total_seconds()
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
@@ -133,30 +133,42 @@ class HeartbeatThread:
 
     async def stop(self) -> None:
         """Wait for what runs in the thread, close its connections, and end it. Idempotent."""
-        loop, thread = self._loop, self._thread
-        self._loop = self._thread = None
-        if loop is None or thread is None:
-            return
-        for task in self._own:
-            task.cancel()
-        try:
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._close(), loop))
-        finally:
-            loop.call_soon_threadsafe(loop.stop)
-            await asyncio.to_thread(thread.join, CLOSE_S_MAX)
+        loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(self._is_stopped.set)
+            await asyncio.to_thread(thread.join, ENDS_S_MAX)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
+            self._loop, self._is_stopped = asyncio.new_event_loop(), asyncio.Event()
             self._thread = threading.Thread(
-                target=self._live, args=(self._loop,), name="rowlock heartbeats", daemon=True
+                target=_live,
+                args=(self._loop, self._serve(self._is_stopped)),
+                name="rowlock heartbeats",
+                daemon=True,
             )
             self._thread.start()
-            self._own = [
-                asyncio.run_coroutine_threadsafe(work, self._loop)
-                for work in (self._end_with_host_loop(), self._abort_stalled())
-            ]
         return self._loop
+
+    async def _serve(self, is_stopped: asyncio.Event) -> None:
+        """Watch the host's loop until it has ended, or this is stopped; then end all else here."""
+        ends = [asyncio.create_task(work) for work in (is_stopped.wait(), self.monitor.ask())]
+        aborting = asyncio.create_task(self._abort_stalled())
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        # Without a drain nothing else will stop what runs here.
+        for task in [*ends, aborting] if is_stopped.is_set() else others:
+            task.cancel()
+        _, overdue = await asyncio.wait(others, timeout=CLOSE_S_MAX)
+        for task in overdue:
+            task.cancel()
+        if overdue:
+            await asyncio.wait(overdue, timeout=CLOSE_S_MAX)
+        try:
+            async with asyncio.timeout(CLOSE_S_MAX):
+                await self.sessions.close()
+        except Exception as error:
+            logger.warning("The connections for heartbeats could not be closed", exc_info=error)
 
     async def _abort_stalled(self) -> None:
         while True:
@@ -170,30 +182,9 @@ class HeartbeatThread:
                     text = "What the event loop keeps locked could not be ended"
                     logger.warning(text, exc_info=error)
 
-    async def _end_with_host_loop(self) -> None:
-        await self.monitor.ask()
-        # It ended without a drain, so nothing else will stop this thread, or what runs in it.
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
-        await self._close()
-        asyncio.get_running_loop().stop()
 
-    async def _close(self) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        if others:
-            _, overdue = await asyncio.wait(others, timeout=CLOSE_S_MAX)
-            for task in overdue:
-                task.cancel()
-            if overdue:
-                await asyncio.wait(overdue, timeout=CLOSE_S_MAX)
-        try:
-            async with asyncio.timeout(CLOSE_S_MAX):
-                await self.sessions.close()
-        except Exception as error:
-            logger.warning("The connections for heartbeats could not be closed", exc_info=error)
-
-    @staticmethod
-    def _live(loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.set_event_loop(loop)
-        loop.run_forever()
+def _live(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+    try:
+        loop.run_until_complete(work)
+    finally:
         loop.close()
