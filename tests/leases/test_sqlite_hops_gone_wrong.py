@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import (
     create_async_engine,
 )
 
-from rowlock.dialects.sqlite.transactions import Hops, HopsCursor, take_write_lock
+from rowlock.dialects.sqlite.transactions import Hops, HopsCursor, SqliteTransactions
 from rowlock.errors import PipelineError, TransactionTimeout
 from rowlock.testing import TemporaryDatabase
 
@@ -222,9 +222,9 @@ async def test_the_first_transaction_waits_for_a_writer(tmp_path: Path) -> None:
         with pytest.raises(
             OperationalError, match="BEGIN IMMEDIATE"
         ):  # which waits for `timeout`; the PRAGMA never does
-            await take_write_lock(ours, 5)
+            await SqliteTransactions().begin_writing(ours, wait_s=5)
         await service.commit()
-        await take_write_lock(ours, 5)
+        await SqliteTransactions().begin_writing(ours, wait_s=5)
         await ours.commit()
         assert (await ours.exec_driver_sql("PRAGMA journal_mode")).scalar_one() == "wal"
     await engine.dispose()
@@ -242,10 +242,10 @@ async def test_the_wait_is_bounded_whatever_the_host_has_set(tmp_path: Path) -> 
             if is_locked:
                 await service.exec_driver_sql("BEGIN IMMEDIATE")
                 with pytest.raises(OperationalError, match="database is locked"):
-                    await take_write_lock(ours, 0.01)
+                    await SqliteTransactions().begin_writing(ours, wait_s=0.01)
                 await service.rollback()
             else:
-                await take_write_lock(ours, 0.01)
+                await SqliteTransactions().begin_writing(ours, wait_s=0.01)
             assert (await ours.exec_driver_sql("PRAGMA busy_timeout")).scalar_one() == 3_600_000
             await ours.rollback()
     await engine.dispose()
@@ -260,5 +260,5 @@ async def test_a_shorter_wait_of_the_host_is_kept(tmp_path: Path) -> None:
         await service.exec_driver_sql("BEGIN IMMEDIATE")
         async with asyncio.timeout(HANG_S_MAX):
             with pytest.raises(OperationalError, match="database is locked"):
-                await take_write_lock(ours, 3600)
+                await SqliteTransactions().begin_writing(ours, wait_s=3600)
     await engine.dispose()

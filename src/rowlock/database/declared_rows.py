@@ -80,7 +80,6 @@ async def ensure_rows(
     )
     found = await connection.execute(times)
     resting = {key for key, at in found if at.microsecond % MARKS == rows[key].mark}
-    inserted = 0
     for key, row in rows.items():
         if key in resting:
             continue
@@ -92,12 +91,11 @@ async def ensure_rows(
                 written[due_at] = marked(first, row.mark)
             new = {due_at: due, **written, leased.key: key}
             await connection.execute(insert(leased.table).values(new))
-            inserted += 1
             continue
         is_later = leased.column("lock_token").is_(None) & (due_at > due)
         statement = update(leased.table).where(leased.key == key, is_later)
         await connection.execute(statement.values(without_onupdate(leased, {due_at: due})))
-    return inserted
+    return len(rows.keys() - there)
 
 
 async def not_ready(

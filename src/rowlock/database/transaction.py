@@ -40,6 +40,23 @@ from rowlock.logs import get_logger
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.tasks import CancelPlan, finish, log_in_thread
 
+logger = get_logger(__name__)
+
+T = TypeVar("T")
+SessionFactory: TypeAlias = Callable[[], AsyncSession]
+
+OUT_OF_TIME = "rowlock: the database did not answer in time"
+"""Message of the cancellation of a transaction that waits for a statement."""
+CLOSE_S_MAX = 2.0
+"""How long closing a connection may take, in seconds: it waits for the statement that runs."""
+WAITING_MAX = 0.5
+"""Largest share of its time that a transaction may wait for its begin."""
+CONFLICTS_MAX = 6
+"""How often a transaction may be rolled back for another's sake before that is raised."""
+CONFLICT_DELAY_S = 0.01
+CONFLICT_DELAY_S_MAX = 0.2
+"""Shortest and longest rest before it is run again, in seconds."""
+
 # Engines that are made of one another, for each session perhaps, share a dialect, and SQLAlchemy
 # keeps listeners there. To ask `event.contains` takes longer than the rest of `bind_of`.
 _LISTENED: WeakSet[Any] = WeakSet()
@@ -120,11 +137,15 @@ def check_session_factory(session_factory: Any, leased: LeasedTable) -> None:
             " would leave its rows locked for ever; SQLite and a PostgreSQL without"
             " max_prepared_transactions refuse it. Give rowlock sessions without it"
         )
-    if isinstance(bind.engine.pool, StaticPool | SingletonThreadPool):
+    refuse_one_connection(bind.engine)
+
+
+def refuse_one_connection(engine: Engine) -> None:
+    if isinstance(engine.pool, StaticPool | SingletonThreadPool):
         raise UnsupportedDialectError(
             "all sessions of this engine share one connection, and with it one transaction (SQLite"
             " in memory?); use a file, or one in a temporary folder",
-            dialect_name=bind.dialect.name,
+            dialect_name=engine.dialect.name,
         )
 
 
@@ -137,14 +158,6 @@ def _isolation_level(session: AsyncSession, bind: Engine) -> object:
         if (level := options.get("isolation_level")) is not None:
             return level
     return getattr(bind.dialect, "_on_connect_isolation_level", None)
-
-
-logger = get_logger(__name__)
-
-OUT_OF_TIME = "rowlock: the database did not answer in time"
-"""Message of the cancellation of a transaction that waits for a statement."""
-CLOSE_S_MAX = 2.0
-"""How long closing a connection may take, in seconds: it waits for the statement that runs."""
 
 
 class OpenTransaction:
@@ -281,20 +294,6 @@ async def abort_stalled(separate_pool: Connects, *, thread: int, older_than_s: f
     """End old transactions of the loop in `thread`; called on another loop."""
     for transaction in tuple(_open):
         await transaction.abort_if_stalled(separate_pool, thread=thread, older_than_s=older_than_s)
-
-
-T = TypeVar("T")
-SessionFactory: TypeAlias = Callable[[], AsyncSession]
-
-
-WAITING_MAX = 0.5
-"""Largest share of its time that a transaction may wait for its begin."""
-
-CONFLICTS_MAX = 6
-"""How often a transaction may be rolled back for another's sake before that is raised."""
-CONFLICT_DELAY_S = 0.01
-CONFLICT_DELAY_S_MAX = 0.2
-"""Shortest and longest rest before it is run again, in seconds."""
 
 
 async def in_transaction(

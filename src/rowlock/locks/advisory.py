@@ -121,6 +121,14 @@ def wait_limit_s(timeout: timedelta | float | None) -> float | None:
     return seconds
 
 
+def refuse_savepoint(session: AsyncSession) -> None:
+    if session.in_nested_transaction():
+        raise ConfigurationError(
+            "a lock that is taken in a savepoint ends if that is rolled back; take it before"
+            " begin_nested()"
+        )
+
+
 def timed_out(resource: str, timeout_s: float | None) -> LockWaitTimeout:
     return LockWaitTimeout(
         namespace=ADVISORY_NAMESPACE, keys=(resource,), timeout_s=timeout_s or 0.0
@@ -155,11 +163,7 @@ async def lock_unique_names(
     timeout_s = wait_limit_s(timeout)
     if not isinstance(session, AsyncSession):
         raise TypeError(f"pass an AsyncSession, not a {type(session).__name__}")
-    if session.in_nested_transaction():
-        raise ConfigurationError(
-            "a lock that is taken in a savepoint ends if that is rolled back; take it before"
-            " begin_nested()"
-        )
+    refuse_savepoint(session)
     if not await locks_of(session).hold_name_with_snapshot(session, namespace, timeout_s):
         raise timed_out(namespace, timeout_s)
     with _no_writes_without_lock(session.sync_session, namespace):

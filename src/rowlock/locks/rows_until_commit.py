@@ -25,9 +25,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapper, QueryableAttribute
 
 from rowlock.dialects.contract import locks_of
-from rowlock.errors import ConfigurationError, LockWaitTimeout, ModelError
+from rowlock.errors import LockWaitTimeout, ModelError
 from rowlock.execution import execute
-from rowlock.locks.advisory import wait_limit_s
+from rowlock.locks.advisory import refuse_savepoint, wait_limit_s
 from rowlock.locks.locker import in_order
 
 ModelT = TypeVar("ModelT")
@@ -69,11 +69,7 @@ async def lock_rows(
     """
     keys, timeout_s = in_order(ids), wait_limit_s(timeout)
     mapper = _mapper_of(model)
-    if session.in_nested_transaction():
-        raise ConfigurationError(
-            "a lock that is taken in a savepoint ends if that is rolled back; take it before"
-            " begin_nested()"
-        )
+    refuse_savepoint(session)
     if not await locks_of(session).hold_rows(session, mapper, keys, timeout_s=timeout_s):
         raise LockWaitTimeout(namespace=table_of(mapper), keys=keys, timeout_s=timeout_s or 0.0)
     fresh = rows_by_key(mapper, keys).execution_options(populate_existing=True)

@@ -9,8 +9,9 @@ import copy
 import logging
 import sys
 from collections import OrderedDict
-from contextlib import suppress
-from contextvars import ContextVar, Token
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,21 +36,16 @@ REPEAT_AFTER_S = 30.0  # one line of a kind passes a `RepeatLimit` in this time,
 _attempt: ContextVar[PipelineItem[Any] | None] = ContextVar("rowlock_attempt", default=None)
 
 
-class surround_logs:  # noqa: N801 - used as a function: surround=[surround_logs]
-    """Has log lines of an attempt carry its fields: ``PipelineManager(..., surround=[
+@contextmanager
+def surround_logs(item: PipelineItem[Any]) -> Iterator[None]:
+    """Have log lines of an attempt carry its fields: ``PipelineManager(..., surround=[
     surround_logs])``.
     """
-
-    def __init__(self, item: PipelineItem[Any]) -> None:
-        self._item = item
-        self._token: Token[PipelineItem[Any] | None] | None = None
-
-    def __enter__(self) -> None:
-        self._token = _attempt.set(self._item)
-
-    def __exit__(self, *_: object) -> None:
-        if self._token is not None:
-            _attempt.reset(self._token)
+    token = _attempt.set(item)
+    try:
+        yield
+    finally:
+        _attempt.reset(token)
 
 
 def attempt_fields() -> dict[str, object]:

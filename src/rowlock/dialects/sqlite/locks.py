@@ -28,12 +28,12 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Mapper, Session, SessionTransaction
-from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from rowlock.clock import monotonic
+from rowlock.database.transaction import refuse_one_connection
 from rowlock.dialects.contract import LockDialect
 from rowlock.dialects.sqlite.transactions import begin_immediate, usual_wait_ms
-from rowlock.errors import ConfigurationError, LockWaitTimeout, UnsupportedDialectError
+from rowlock.errors import ConfigurationError, LockWaitTimeout
 from rowlock.locks.advisory import ADVISORY_NAMESPACE
 from rowlock.locks.locker import LOCKERS
 from rowlock.locks.rows_until_commit import table_of
@@ -51,12 +51,7 @@ def session_on_sqlite(session: AsyncConnection | AsyncSession) -> AsyncSession:
             "on SQLite the lock ends with the transaction of a session; pass an AsyncSession that"
             " is bound to an engine, not a connection, nor a session that was given one"
         )
-    if isinstance(bind.pool, StaticPool | SingletonThreadPool):
-        raise UnsupportedDialectError(
-            "all sessions of this engine share one connection, and with it one transaction (SQLite"
-            " in memory?); use a file, such as sqlite+aiosqlite:///app.db",
-            dialect_name=bind.dialect.name,
-        )
+    refuse_one_connection(bind)
     return session
 
 

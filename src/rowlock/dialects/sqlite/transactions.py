@@ -264,40 +264,6 @@ class _SkippedRollback:
 BEGIN = "BEGIN IMMEDIATE"
 
 
-async def take_write_lock(connection: AsyncConnection, wait_s: float) -> None:
-    """Take the write lock at once, or with the first statement where that saves a hop; switch the
-    file to WAL the first time.
-
-    A connection that is in a transaction already (the host's engine begins them itself) has read
-    nothing yet: it starts over.
-
-    The wait for the file happens in the driver's thread, where nothing can end it: neither a
-    cancellation nor SQLite's own interrupt. A transaction that is out of time would be left in
-    there, and with it the end of its event loop. So it is no longer than it may be, whatever the
-    host's busy timeout is.
-    """
-    raw = await connection.get_raw_connection()
-    driver_connection: Any = raw.driver_connection
-    if driver_connection.in_transaction:
-        await connection.exec_driver_sql("ROLLBACK")
-    if "rowlock_wal" not in raw.info:
-        # While another connection writes, the switch fails at once whatever the busy timeout; then
-        # a later transaction makes it.
-        try:
-            await connection.exec_driver_sql("PRAGMA journal_mode=WAL")
-            raw.info["rowlock_wal"] = True
-        except OperationalError as error:
-            if error.connection_invalidated:
-                raise
-    usual_ms = await usual_wait_ms(connection)
-    wait_ms = min(usual_ms, round(wait_s * 1000))
-    if (hops := hops_of(connection)) is not None:
-        with hops.sending_along(BEGIN, wait_ms=wait_ms, usual_ms=usual_ms):
-            await connection.exec_driver_sql(BEGIN)
-    else:
-        await begin_immediate(connection, wait_ms=wait_ms, usual_ms=usual_ms)
-
-
 async def usual_wait_ms(connection: AsyncConnection) -> int:
     """Return the host's busy timeout, asked once for each connection, in milliseconds."""
     info = (await connection.get_raw_connection()).info
@@ -336,7 +302,37 @@ class SqliteTransactions(TransactionDialect):
         return in_one_hop_each(connection)
 
     async def begin_writing(self, connection: AsyncConnection, *, wait_s: float) -> None:
-        await take_write_lock(connection, wait_s)
+        """Take the write lock at once, or with the first statement where that saves a hop; switch
+        the file to WAL the first time.
+
+        A connection that is in a transaction already (the host's engine begins them itself) has
+        read nothing yet: it starts over.
+
+        The wait for the file happens in the driver's thread, where nothing can end it: neither a
+        cancellation nor SQLite's own interrupt. A transaction that is out of time would be left in
+        there, and with it the end of its event loop. So it is no longer than it may be, whatever
+        the host's busy timeout is.
+        """
+        raw = await connection.get_raw_connection()
+        driver_connection: Any = raw.driver_connection
+        if driver_connection.in_transaction:
+            await connection.exec_driver_sql("ROLLBACK")
+        if "rowlock_wal" not in raw.info:
+            # While another connection writes, the switch fails at once whatever the busy timeout;
+            # then a later transaction makes it.
+            try:
+                await connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+                raw.info["rowlock_wal"] = True
+            except OperationalError as error:
+                if error.connection_invalidated:
+                    raise
+        usual_ms = await usual_wait_ms(connection)
+        wait_ms = min(usual_ms, round(wait_s * 1000))
+        if (hops := hops_of(connection)) is not None:
+            with hops.sending_along(BEGIN, wait_ms=wait_ms, usual_ms=usual_ms):
+                await connection.exec_driver_sql(BEGIN)
+        else:
+            await begin_immediate(connection, wait_ms=wait_ms, usual_ms=usual_ms)
 
     def bound_waits(self, pool: Pool, wait: timedelta) -> None:
         def wait_less(connection: DBAPIConnection, _record: object) -> None:
