@@ -220,7 +220,7 @@ class TransactionTimeout(Refusal):
 
     Attributes:
         timeout_s: how long was waited at most, in seconds.
-        was_aborted: it was ended from another thread, since the event loop stood still in the
+        was_aborted: it was ended from another thread, since the event loop had stalled in the
             middle of it.
         was_rolled_back: and nothing of it was committed, for certain.
     """
@@ -233,7 +233,7 @@ class TransactionTimeout(Refusal):
         was_aborted: bool = False,
         was_rolled_back: bool = False,
     ) -> None:
-        why = " while the event loop stood still" if was_aborted else f" within {timeout_s:g} s"
+        why = " while the event loop was stalled" if was_aborted else f" within {timeout_s:g} s"
         super().__init__(f"the transaction to {purpose} did not end{why}")
         self.purpose = purpose
         self.timeout_s = timeout_s

@@ -269,8 +269,7 @@ class _Broken:
         # `stderr` may be closed, or None; and there is no other place to say so.
         with suppress(Exception):
             sys.stderr.write(
-                "--- rowlock: logging is broken, and what it should have told is lost (said once)"
-                " ---\n"
+                "--- rowlock: logging is broken, and a log line was lost (reported once) ---\n"
             )
             traceback.print_exc(file=sys.stderr)
 

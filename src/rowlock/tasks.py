@@ -46,7 +46,7 @@ async def as_host_code(call: Callable[[], Awaitable[T]]) -> T:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        raise HostCodeError("a cancellation escaped that nobody had asked for") from error
+        raise HostCodeError("a CancelledError escaped from code that was not cancelled") from error
 
 
 def as_ordinary(error: BaseException) -> Exception:

@@ -63,7 +63,7 @@ async def test_what_stands_is_cut_and_rolled_back(runs: TemporaryDatabase) -> No
         await connection.execute(text("UPDATE runs SET status = 'whole' WHERE id = 1"))
 
     with pytest.raises(
-        TransactionTimeout, match="take a step did not end while the event loop stood still"
+        TransactionTimeout, match="take a step did not end while the event loop was stalled"
     ) as caught:
         await run_in(runs.session_factory, work)
     assert freed == [True]

@@ -16,7 +16,7 @@ from sqlalchemy.types import UserDefinedType
 from rowlock import Apply, LockColumns, Pipeline, PipelineManager, ScheduleColumns, due_index
 from rowlock.pipelines import run
 from rowlock.pipelines.fetcher import ClaimBuilder
-from rowlock.pipelines.run import tell_indexes
+from rowlock.pipelines.run import log_indexes
 from rowlock.testing import TemporaryDatabase, stepping
 
 
@@ -87,7 +87,7 @@ async def told(
     caplog.clear()
     async with stepping(database.session_factory, pipeline) as steps:
         context = steps.run.context
-        assert await tell_indexes(context, ClaimBuilder(context).next(1)) is not None
+        assert await log_indexes(context, ClaimBuilder(context).next(1)) is not None
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
@@ -226,11 +226,11 @@ async def test_a_manager_looks_once(
 
     async def look(*given: Any) -> None:
         began.set()
-        await tell_indexes(*given)
+        await log_indexes(*given)
         looked.set()
 
     monkeypatch.setattr(run, "LOOK_AFTER_S", 0)
-    monkeypatch.setattr(run, "tell_indexes", look)
+    monkeypatch.setattr(run, "log_indexes", look)
     async with database.engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
     async with PipelineManager(
@@ -251,5 +251,5 @@ async def test_a_look_that_fails_harms_nobody(
     """A pipeline would warn of a table that is not there yet, or fail for it."""
     async with stepping(database.session_factory, DocumentPipeline()) as steps:
         context = steps.run.context
-        assert await tell_indexes(context, ClaimBuilder(context).next(1)) is None
+        assert await log_indexes(context, ClaimBuilder(context).next(1)) is None
     assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []

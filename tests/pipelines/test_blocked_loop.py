@@ -311,5 +311,5 @@ async def test_an_outcome_that_always_blocks_fails_in_the_end(
         logger.removeHandler(handler)
     row = (await read_all(sqlite_database, Run))[0]
     assert (row.status, row.attempts) == ("queued", 1)
-    assert "stood still" in row.last_error
+    assert "was stalled" in row.last_error
     assert cuts == ABORTS_MAX + 1

@@ -95,7 +95,7 @@ async def test_what_cannot_be_done_there_is_done_at_home(
         assert (counted(steps)["renewals_failed"], steps.queued[0].is_trusted()) == (1, True)
     text = (
         "VolumePipeline: leases cannot be renewed in a thread of their own here, and are from now"
-        " on renewed on the event loop; tell the manager so with heartbeat_thread=False"
+        " on renewed on the event loop; pass heartbeat_thread=False to the manager"
     )
     assert told(caplog, "thread") == [Line(text, {"pipeline": "VolumePipeline"}, repr(UNSUITED))]
 
@@ -149,10 +149,10 @@ async def test_a_loop_that_stands_still_for_too_long_is_let_go_and_told_of_once(
         assert len(heartbeater) == 1
     end_of_logging()
     text = (
-        "VolumePipeline: the event loop has stood still for {} s, so its leases are no longer"
+        "VolumePipeline: the event loop has been stalled for {} s, so its leases are no longer"
         " renewed"
     )
-    assert told(caplog, "stood still") == [
+    assert told(caplog, "been stalled") == [
         Line(
             text.format(shown),
             {"pipeline": "VolumePipeline", "stalled_s": stalled_s, "leases": 1},

@@ -57,8 +57,8 @@ async def test_an_item_that_nobody_has_is_given_back(
         ]
         async with stepping(replica(database), VolumePipeline()) as others:
             assert [again.id for again in await others.fetch_once()] == [row.id]
-    text = f"VolumePipeline: nobody had row {row.id} in hand, so it is released"
-    [line] = told(caplog, "in hand")
+    text = f"VolumePipeline: row {row.id} was leased but neither queued, running nor settling"
+    [line] = told(caplog, "neither queued")
     assert line.text.startswith(text)
     assert line.extra == {"pipeline": "VolumePipeline", "row_id": row.id}
 

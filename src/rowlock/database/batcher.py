@@ -266,7 +266,7 @@ class Batcher(Generic[RequestT, ResultT]):
             done(request, result, error)
         except Exception:
             # The others of the batch wait for their answers, and those behind for the next batch.
-            logger.exception("What was to be done with an answer failed", {"batcher": self._name})
+            logger.exception("The callback for an answer failed", {"batcher": self._name})
 
 
 def _statements(batch: Iterable[_Entry[RequestT, ResultT]]) -> int:

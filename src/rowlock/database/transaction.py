@@ -229,7 +229,7 @@ class OpenTransaction:
             return
         log_in_thread(
             logger.warning,
-            "A transaction was ended that kept locks while the event loop stood still: %(purpose)s",
+            "A transaction was aborted since its event loop had stalled: %(purpose)s",
             {"purpose": self.purpose},
         )
 

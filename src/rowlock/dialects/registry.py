@@ -1,11 +1,11 @@
 """The databases that rowlock knows: one `Dialect` each, found by SQLAlchemy's name of the database.
 
-The one idea: a `Dialect` names its parts and opens none of them. A room that asks something of
-every database declares an abstract class and, beside it, the `DialectPart` that leads to the
-implementations. So the room knows no database, an implementation may know every room below it, and
-what belongs to a database that a process does not use is never imported.
+The one idea: a `Dialect` names its parts and imports none of them. Each part has an abstract class
+and, beside it, the `DialectPart` that finds its implementations. So the callers know no database,
+and the code of a database that a process does not use is never imported.
 
-Not here: what is asked. Each abstract class stands in the room that asks it.
+Not here: the abstract classes (``dialects/contract.py``; that of the locker in ``locks/locker.py``,
+those of streams and insight in their folders).
 
 Source: SQLAlchemy, `sqlalchemy.dialects.registry`.
 """

@@ -93,11 +93,11 @@ async def unchanged_of(
         groups.setdefault(tuple(values), []).append(number)
     unchanged = set(groups.pop((), ()))
     for guarded, members in groups.items():
-        slots, compare, size = _slots_of(guarded), _compared_apart, COMPARED_MAX
+        slots, compare, size = _slots_of(guarded), _compared_by_conditions, COMPARED_MAX
         if len(members) > 1 and dialect.reads_alike(slots):
-            compare, size = _compared_here, LEASES_PER_STATEMENT_MAX
+            compare, size = _compared_in_python, LEASES_PER_STATEMENT_MAX
         elif len(members) > 1 and dialect.takes_arrays(slots):
-            compare, size = _compared_there, LEASES_PER_STATEMENT_MAX
+            compare, size = _compared_in_database, LEASES_PER_STATEMENT_MAX
         for some in in_pieces(members, size):
             unchanged |= await compare(connection, leased, {each: rows[each] for each in some})
     return frozenset(unchanged)
@@ -107,7 +107,7 @@ def _slots_of(columns: Sequence[Column[Any]]) -> list[Slot]:
     return [(f"rowlock_was_{place}", column.type) for place, column in enumerate(columns)]
 
 
-async def _compared_there(
+async def _compared_in_database(
     connection: AsyncConnection, leased: LeasedTable, rows: Mapping[int, AsRead]
 ) -> frozenset[int]:
     """Return the numbers of unchanged `rows`, all of which are compared in the same columns."""
@@ -121,7 +121,7 @@ async def _compared_there(
         still = (column.is_not_distinct_from(given.c[name]) for column, (name, _) in pairs)
         return select(given.c[_NUMBER[0]]).where(*held, *still)
 
-    statement = leased.prepared((_compared_there, dialect, guarded), build)
+    statement = leased.prepared((_compared_in_database, dialect, guarded), build)
     columns = [[as_read[column] for _, as_read in rows.values()] for column in guarded]
     leases = [lease for lease, _ in rows.values()]
     parameters = dialect.held_parameters(
@@ -130,13 +130,13 @@ async def _compared_there(
     return frozenset((await connection.scalars(statement, parameters)).all())
 
 
-async def _compared_here(
+async def _compared_in_python(
     connection: AsyncConnection, leased: LeasedTable, rows: Mapping[int, AsRead]
 ) -> frozenset[int]:
-    """As `_compared_there`, but compared in Python: for types whose equal values are read alike."""
+    """As `_compared_in_database`, but in Python: for types whose equal values are read alike."""
     dialect, guarded = LEASES.of(connection), tuple(next(iter(rows.values()))[1])
     statement = leased.prepared(
-        (_compared_here, dialect, guarded),
+        (_compared_in_python, dialect, guarded),
         lambda: select(leased.key, *guarded).where(dialect.matches_leases(leased)),
     )
     found = await connection.execute(
@@ -154,10 +154,10 @@ async def _compared_here(
     return frozenset(number for number, (lease, as_read) in rows.items() if is_same(lease, as_read))
 
 
-async def _compared_apart(
+async def _compared_by_conditions(
     connection: AsyncConnection, leased: LeasedTable, rows: Mapping[int, AsRead]
 ) -> frozenset[int]:
-    """As `_compared_there`, but each by a condition of its own: for types that no array takes."""
+    """As `_compared_in_database`, with a condition for each: for types that no array takes."""
     dialect, token_of = LEASES.of(connection), leased.column("lock_token")
     each = (
         exists().where(
@@ -176,7 +176,7 @@ def in_pieces(members: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 class Written(Enum):
-    """What became of a write. Parked is applied, too.
+    """The result of a write. Parked is applied, too.
 
     Related row lost: a related row was no longer held, so nothing was written. Unknown: the answer
     to the COMMIT was lost, and the database could not be asked, or the row was written since.
@@ -196,7 +196,7 @@ class Written(Enum):
 
 
 MADE: Final = tuple(one for one in Written if one.is_made)
-"""Those by which the outcome is in the row."""
+"""The results with which the outcome is in the row."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
 """Claim: lease eligible rows in one short transaction and hand out tickets. Load: read the rows
 under their tokens when work on them begins.
 
-The anchor of trust is taken before the statement is sent, so that a slow answer shortens it. What a
-dead holder of one of the rows had locked besides is freed in the same transaction, whatever will
-become of the row now.
+Trust is counted from before the statement is sent, so that a slow answer shortens it. Related rows
+that a dead holder of a claimed row had locked are released in the same transaction.
 
 Many items are loaded by one SELECT. A row whose token has changed meanwhile is not handed out: its
 item is stale before it starts. What listeners of the host's session hide from reads is not leased
@@ -88,7 +87,7 @@ async def claim(
             held = in_lockset | request.left_out
             rows = await LEASES.of(connection).claim(connection, seen, held)
             check_keys(request.leased, [row.id for row in rows])
-            await _release_what_dead_held(connection, request, rows)
+            await _release_related_of_dead(connection, request, rows)
             return rows
 
         transact = partial(in_transaction, session_factory, request.leased, timeout=timeout)
@@ -149,7 +148,7 @@ def _items_of(
     ]
 
 
-async def _release_what_dead_held(
+async def _release_related_of_dead(
     connection: AsyncConnection, request: ClaimRequest, rows: Sequence[ClaimedRow]
 ) -> None:
     for died_here in (True, False):

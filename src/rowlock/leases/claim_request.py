@@ -97,8 +97,8 @@ async def plan_of(
 # ---------------------------------------------------------------- requests and what they give
 
 
-LOST_ROWS_LOOKED_AT = 100
-"""Among so many rows that are due, others of a dead replica are looked for."""
+LOST_ROWS_SEARCHED = 100
+"""How many due rows are searched for other rows of a dead replica."""
 StatementT = TypeVar("StatementT")
 
 Lease: TypeAlias = tuple[Any, Any]
@@ -242,7 +242,7 @@ async def count_deaths(
         select(cast(request.leased.attribute("lock_token"), Text))
         .where(request.eligible)
         .order_by(*request.oldest_first)
-        .limit(LOST_ROWS_LOOKED_AT)
+        .limit(LOST_ROWS_SEARCHED)
     )
     dead.update(map(_digits, await connection.scalars(due)))
     lost = Counter(map(mark_of, dead))
@@ -275,7 +275,7 @@ def _digits(token: object) -> str:
 def values_read(
     leased: LeasedTable,
     *,
-    as_there: Callable[[TypeEngine[Any]], TypeEngine[Any]],
+    resolved_type: Callable[[TypeEngine[Any]], TypeEngine[Any]],
     size_of: Callable[[Column[Any]], ColumnElement[int]],
     given: Collection[Column[Any]],
 ) -> tuple[list[ColumnElement[Any]], ColumnElement[bool]]:
@@ -283,11 +283,11 @@ def values_read(
     otherwise, and whether that is the whole row unless it has an `unreadable_column`: each other
     time can be read, and each value is small.
 
-    `as_there` resolves a type for the database, and `size_of` asks for the bytes of a value.
+    `resolved_type` resolves a type for the database, and `size_of` selects the bytes of a value.
     """
     guards: dict[Column[Any], ColumnElement[bool]] = {}
     for column in leased.attributes.values():
-        type_ = as_there(column.type)
+        type_ = resolved_type(column.type)
         if isinstance(type_, Date | DateTime):
             guards[column] = not_(is_unreadable_time(column))
         elif may_be_large(type_) and column not in leased.kept_columns:

@@ -5,9 +5,9 @@ The one idea: a holder's trust ends *before* the database's lease does. It is co
 monotonic clock from the moment at which the last confirmed claim or renewal was *sent*, so that
 neither a slow answer nor a wall clock that was set can stretch it.
 
-Of related rows there are two sets, since a COMMIT may be lost: what is known to be held, on which a
-result may rest, and what may be held, which is freed whatever became of it. Heartbeats in another
-thread read both: what they read is replaced, never changed in place.
+Of related rows there are two sets, since the answer to a COMMIT may be lost: rows known to be held,
+on which a result may rest, and rows that may be held, which are released at every end. Heartbeats
+in another thread read both: what they read is replaced, never changed in place.
 
 Source: River anchors its leadership the same way (``internal/leadership``): from the start of the
 attempt that succeeded.
@@ -211,7 +211,7 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
         is_deleted: a transaction of its own work has deleted the row, fenced by its token; its
             outcome has nothing left to write.
         after_settling: run once, in the background, when its outcome is no longer on its way,
-            whatever became of it.
+            however it ended.
     """
 
     if TYPE_CHECKING:
@@ -395,10 +395,10 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
         """Return once work on this item is to end soon: see `stop_requested`.
 
         Raises:
-            PipelineError: the item is not processed by a pipeline, so nobody would ask.
+            PipelineError: the item is not processed by a pipeline, so no stop can be requested.
         """
         if self.stop is None:
-            raise PipelineError("work on this item has not begun, so nobody asks it to stop")
+            raise PipelineError("work on this item has not begun, so no stop can be requested")
         await self.stop.wait()
 
     async def lock_related(
@@ -420,7 +420,7 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
                 this item as well.
 
         Raises:
-            RelatedLockUnavailable: somebody holds one of them, so none was locked. Let it out of
+            RelatedLockUnavailable: one has another holder, so none was locked. Let it out of
                 `process`: the row is `Reset` and comes back for them, and pipelines that respect
                 `locks` leave them alone until then.
             LeaseLost: the item's own lease has ended.
@@ -429,8 +429,8 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
                 locked.
             PipelineError: `where` is not an SQL expression, or names more rows than an item may
                 hold (10,000).
-            LockWaitTimeout: somebody in this process kept the lockset of the table still for too
-                long (SQLite).
+            LockWaitTimeout: the lockset of the table was kept locked in this process for too long
+                (SQLite).
             TransactionTimeout: the database did not answer in time.
         """
         if self.locker is None:

@@ -108,7 +108,7 @@ def _leave_alone(leased: LeasedTable, written: object, *, owner: str) -> None:
     text = "%(pipeline)s: skipping a row of %(model)s: its key %(key).100r cannot be read back"
     logger.error(text, {"pipeline": owner, "model": leased.name, "key": written})
     if len(spoilt) == SPOILT_KEYS_MAX:
-        text = "%(pipeline)s: skipping %(rows)d rows; no more of them are told"
+        text = "%(pipeline)s: skipping %(rows)d rows by now; further ones are not logged"
         logger.error(text, {"pipeline": owner, "rows": SPOILT_KEYS_MAX})
 
 

@@ -300,8 +300,8 @@ class RelatedLocker:
         ):
             return leased
         raise ConfigurationError(
-            f"{self._owner} locks rows of {leased.name}, which it does not declare: what it left"
-            f" when it died would be found by nobody; write `locks = [{leased.name}]` in the class"
+            f"{self._owner} locks rows of {leased.name}, which it does not declare, so rows that a"
+            f" dead holder left would not be released; write `locks = [{leased.name}]` in the class"
         )
 
 

@@ -185,7 +185,7 @@ class ItemQueue(Generic[ModelT]):
 
 
 class BackgroundTasks:
-    """Begins tasks, and keeps them until they have ended: the event loop keeps none that waits."""
+    """Starts tasks and refers to them until they end: an event loop has only weak references."""
 
     def __init__(self, name: str, *, check_ending: Callable[[], bool]) -> None:
         self._name = name
@@ -353,12 +353,12 @@ class PipelineContext(Generic[ModelT]):
             autocommit=autocommit,
         )
 
-    def tell(self, kind: type[events.ClaimEvent], item: PipelineItem[ModelT]) -> None:
+    def emit_for(self, kind: type[events.ClaimEvent], item: PipelineItem[ModelT]) -> None:
         of = (self.name, item.id, item.lock_token)
         events.emit(kind(*of, attempt=item.begun_attempt, waited_s=item.waited_s))
 
     def run_after_settling(self, item: PipelineItem[ModelT]) -> None:
-        """Begin what waited until the outcome of `item` was settled."""
+        """Start `PipelineItem.after_settling` of `item`, if it is set, in the background."""
         act, item.after_settling = item.after_settling, None
         if act is not None:
-            self.background.begin(act(), purpose="see to what waited for an outcome")
+            self.background.begin(act(), purpose="run what follows a settled outcome")

@@ -4,8 +4,8 @@
 watermark, the end of the delay. A hint is taken down just before the claim is sent, so one that
 arrives while a fetch runs, or while the queue is full, is not forgotten.
 
-`PeriodicRows` sees that the rows are there which a pipeline declares: before its first claim, and
-then as often as lock columns are swept.
+`PeriodicRows` inserts missing rows of `Pipeline.periodic`, before the first claim and then as often
+as lock columns are swept.
 
 Rows that were claimed ahead and wait are released, so that another replica can begin them: work
 that was short may become long from one row to the next. Those that stand behind the queue's own
@@ -493,7 +493,7 @@ class Fetcher(Generic[ModelT]):
         if self._stopped or is_late:
             await release_items(context, items)
             if is_late and not self._stopped:
-                # Told like any fetch that failed, or rows would go round for ever without a word.
+                # A failed fetch: otherwise no log line would say that claims always come too late.
                 raise TransactionTimeout(purpose="claim rows", timeout_s=monotonic() - began_at)
         elif items:
             left = self._queue(items)
@@ -545,11 +545,11 @@ class Fetcher(Generic[ModelT]):
         self._heartbeater.track(queued)
         self.context.queue.put(queued)
         if self.context.queue.grows and len(self.context.queue) > self.context.queue.size:
-            asyncio.get_running_loop().call_later(WAITS_S_MAX, self._give_back, monotonic())
+            asyncio.get_running_loop().call_later(WAITS_S_MAX, self._release_waiting, monotonic())
         return items[places:]
 
-    def _give_back(self, queued_by: float) -> None:
-        """Release what stands behind the queue's own size and was queued by then."""
+    def _release_waiting(self, queued_by: float) -> None:
+        """Release items beyond the queue's own size that were queued at or before `queued_by`."""
         queue = self.context.queue
         late = [item for item in queue.waiting()[queue.size :] if item.queued_at <= queued_by]
         if late:

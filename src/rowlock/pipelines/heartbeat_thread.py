@@ -41,8 +41,8 @@ logger = get_logger(__name__)
 
 ASK_EVERY_S = 0.5
 """How often the loop is asked, in seconds."""
-TOLD_AFTER_S = 5.0
-"""A loop that stands still for so long is logged, once, in seconds."""
+LOGGED_AFTER_S = 5.0
+"""A loop that has stalled for so long is logged, once for each stall, in seconds."""
 FRAMES_MAX = 6
 """Most lines of the stack that are logged: the innermost ones."""
 
@@ -55,7 +55,7 @@ class LoopMonitor:
         self._loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
         self._asked_at: float | None = None
-        self._is_told = False
+        self._is_logged = False
 
     @property
     def stalled_s(self) -> float:
@@ -79,9 +79,9 @@ class LoopMonitor:
             if self._asked_at is None:
                 self._asked_at = monotonic()
                 self.do(self._answer)
-            elif stalled_s >= TOLD_AFTER_S and not self._is_told:
-                self._is_told = True
-                self._tell(stalled_s)
+            elif stalled_s >= LOGGED_AFTER_S and not self._is_logged:
+                self._is_logged = True
+                self._log_stall(stalled_s)
             await sleep(ASK_EVERY_S)
 
     def where(self) -> str:
@@ -92,12 +92,12 @@ class LoopMonitor:
         return " > ".join(f"{Path(line.filename).name}:{line.lineno} {line.name}" for line in lines)
 
     def _answer(self) -> None:
-        self._asked_at, self._is_told = None, False
+        self._asked_at, self._is_logged = None, False
 
-    def _tell(self, stalled_s: float) -> None:
+    def _log_stall(self, stalled_s: float) -> None:
         text = (
-            "The event loop has stood still for %(stalled_s).0f s, at %(where)s; leases are renewed"
-            " meanwhile"
+            "The event loop has been stalled for %(stalled_s).0f s, at %(where)s; leases are"
+            " renewed meanwhile"
         )
         log_in_thread(logger.warning, text, {"stalled_s": stalled_s, "where": self.where()})
 
@@ -125,8 +125,8 @@ class HeartbeatThread:
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._running_loop()))
 
     def abort_after(self, limit: timedelta, *, look_every: timedelta) -> None:
-        """End what a host's loop keeps locked that has stood still for `limit`, or for a shorter
-        limit of another pipeline: their locks are not told apart.
+        """Abort open transactions once the host's loop has stalled for `limit`. The shortest limit
+        of all pipelines counts, since transactions are not tracked by pipeline.
         """
         self._limit_s = min(self._limit_s, limit.total_seconds())
         self._look_every_s = min(self._look_every_s, look_every.total_seconds())
@@ -179,7 +179,7 @@ class HeartbeatThread:
                         self.sessions, thread=self.monitor.thread, older_than_s=self._limit_s
                     )
                 except Exception as error:
-                    text = "What the event loop keeps locked could not be ended"
+                    text = "Transactions of the stalled event loop could not be aborted"
                     logger.warning(text, exc_info=error)
 
 

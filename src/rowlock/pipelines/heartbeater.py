@@ -70,7 +70,7 @@ class Heartbeater(Generic[ModelT]):
         self._rest: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         self._beats_by = self._watches_by = math.inf
         self._clocks_ahead = ahead_of_monotonic()
-        self._has_given_up_leases = self._must_come_home = self._is_check_on_its_way = False
+        self._has_given_up_leases = self._must_fall_back = self._is_check_on_its_way = False
 
     def __len__(self) -> int:
         return len(self._tracked)
@@ -119,7 +119,7 @@ class Heartbeater(Generic[ModelT]):
         """Renew, again and again, the leases that are near their end. A failed renewal is tried
         again at the next beat.
         """
-        while self.thread is None or not self._must_come_home:
+        while self.thread is None or not self._must_fall_back:
             self._beats_by = math.inf
             await self._until_something_is_tracked()
             rest_s = jittered(self._settings.heartbeat_interval.total_seconds())
@@ -156,18 +156,18 @@ class Heartbeater(Generic[ModelT]):
             except Exception as error:  # noqa: BLE001
                 failures.append(error)
         if due:
-            told = events.LeasesRenewed(
+            event = events.LeasesRenewed(
                 self.context.name,
                 len(due),
                 renewed,
                 seconds=monotonic() - began_at,
                 margin_s=max(0.0, ends_at - began_at),
             )
-            self._on_host(partial(self._record_round, told, failures))
+            self._on_host(partial(self._record_round, event, failures))
         if has_slept and not failures:
             self._clocks_ahead = clocks_ahead
         for failure in failures:
-            self._come_home_if_unsuited(failure)
+            self._fall_back_if_unsuited(failure)
         return renewed
 
     async def renew_if_slept(self) -> None:
@@ -194,11 +194,11 @@ class Heartbeater(Generic[ModelT]):
             for before, now in zip(self._clocks_ahead, clocks_ahead, strict=False)
         )
 
-    def _record_round(self, told: events.LeasesRenewed, failures: Sequence[Exception]) -> None:
+    def _record_round(self, event: events.LeasesRenewed, failures: Sequence[Exception]) -> None:
         if not failures:
             self.context.failures.succeeded("heartbeater")
-        self.context.histograms.lease_margin.add(told.margin_s)
-        events.emit(told)
+        self.context.histograms.lease_margin.add(event.margin_s)
+        events.emit(event)
         for error in failures:
             self._record_failure(error)
 
@@ -320,25 +320,25 @@ class Heartbeater(Generic[ModelT]):
         else:
             self.thread.monitor.do(act)
 
-    def _come_home_if_unsuited(self, error: Exception) -> None:
-        """Go on renewing on the host's loop if its connections know their loop or thread."""
+    def _fall_back_if_unsuited(self, error: Exception) -> None:
+        """Renew on the host's loop from now on if its connections are bound to a loop or thread."""
         if self.thread is None or is_transient(error) or is_of_the_schema(error):
             return
-        self._must_come_home = True
+        self._must_fall_back = True
         text = (
             "%(pipeline)s: leases cannot be renewed in a thread of their own here, and are from now"
-            " on renewed on the event loop; tell the manager so with heartbeat_thread=False"
+            " on renewed on the event loop; pass heartbeat_thread=False to the manager"
         )
         extra = {"pipeline": self.context.name}
         self._on_host(partial(logger.warning, text, extra, exc_info=error))
 
     def _is_stalled(self) -> bool:
-        """Whether the host's loop has stood still for `stall_limit`: it may never come back."""
+        """Whether the host's loop has been stalled for `stall_limit`, and may never recover."""
         stalled_s = 0.0 if self.thread is None else self.thread.monitor.stalled_s
         is_stalled = stalled_s > self._settings.stall_limit.total_seconds()
         if is_stalled and not self._has_given_up_leases:
             text = (
-                "%(pipeline)s: the event loop has stood still for %(stalled_s).0f s, so its leases"
+                "%(pipeline)s: the event loop has been stalled for %(stalled_s).0f s, so its leases"
                 " are no longer renewed"
             )
             extra = {"pipeline": self.context.name, "stalled_s": stalled_s, "leases": len(self)}
@@ -363,7 +363,7 @@ class Heartbeater(Generic[ModelT]):
         for item in lost:
             extra = {"pipeline": self.context.name, "row_id": item.id}
             logger.warning("%(pipeline)s: the lease of row %(row_id)s was lost", extra)
-            self.context.tell(events.LeaseExpired, item)
+            self.context.emit_for(events.LeaseExpired, item)
 
     def _record_failure(self, error: Exception) -> None:
         text = describe(error)

@@ -110,7 +110,7 @@ class Surroundings:
                 manager = make(self._item)
                 manager.__enter__()
             except HOST_ERRORS:
-                text = "%(pipeline)s: what surrounds an attempt could not be entered"
+                text = "%(pipeline)s: a context manager around an attempt raised on entry"
                 logger.exception(text, self._fields())
             else:
                 self._entered.append(manager)
@@ -124,7 +124,7 @@ class Surroundings:
             except HOST_ERRORS as raised:
                 # One that is a generator lets the attempt's own error through.
                 if raised is not error:
-                    text = "%(pipeline)s: what surrounds an attempt could not be left"
+                    text = "%(pipeline)s: a context manager around an attempt raised on exit"
                     logger.exception(text, self._fields())
 
     def _fields(self) -> dict[str, object]:

@@ -257,7 +257,7 @@ class PipelineManager:
         return 0 if pipeline.state == "new" else await pipeline.run.return_queued()
 
     def health(self) -> ManagerHealth:
-        """Return whether every pipeline works, and what became of the channel to other replicas."""
+        """Return the health of every pipeline, and the state of the channel to other replicas."""
         notifications = None if self._notifier is None else self._notifier.statistics()
         stall_s = 0.0 if self._heartbeats is None else self._heartbeats.monitor.longest_stall_s
         pipelines = tuple(pipeline.health() for pipeline in self._pipelines.values())

@@ -211,8 +211,8 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
         return None
 
     def on_refused(self, item: PipelineItem[ModelT_co], error: Exception) -> Outcome:
-        """Return what comes of a row whose outcome the database refused with `error`: by default a
-        `Retry`, like any failure.
+        """Return the outcome to write in place of one that the database refused with `error`: by
+        default a `Retry`, like any failure.
 
         Called on the event loop, before `on_stale`. Override it where the same work would only be
         refused again.

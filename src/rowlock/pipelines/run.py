@@ -1,6 +1,6 @@
 """One run of a pipeline, from its start to its last drained item: builds the actors and ends them
-in order. Soon after the start it tells the host once if claims have no index, or heartbeats write
-one.
+in order. Soon after the start it logs, once, that no index serves the claims, or that heartbeats
+write one.
 
 The order of ending: the fetcher stops, what was queued is released, running work gets its grace and
 then is interrupted, and the heartbeater goes last, since it keeps the leases of all that still
@@ -38,7 +38,7 @@ LOOK_AFTER_S = 3.0
 """How long after the start the indexes are looked at, in seconds: the first claims come first."""
 
 
-async def tell_indexes(context: PipelineContext[Any], request: ClaimRequest) -> IndexLook | None:
+async def log_indexes(context: PipelineContext[Any], request: ClaimRequest) -> IndexLook | None:
     """Look at the indexes of the table, and log what to change; None if that was not possible."""
     timeout = context.settings.database_timeout
     try:
@@ -120,9 +120,9 @@ class PipelineRun(Generic[ModelT]):
         self._supervisor.keep(WATCH, self.heartbeater.watch)
         self.pool.start()
         self._supervisor.keep(FETCHER, self.fetcher.run)
-        self._tell_state(f"workers: {len(self.workers)}")
+        self._log_state(f"workers: {len(self.workers)}")
 
-    def _tell_state(self, more: str = "") -> None:
+    def _log_state(self, more: str = "") -> None:
         text = f"%(pipeline)s is %(state)s{', ' if more else ''}{more}"
         logger.info(text, {"pipeline": self.context.name, "state": self.state})
 
@@ -130,7 +130,7 @@ class PipelineRun(Generic[ModelT]):
         """Look once, a while after the start, whether an index serves the claims."""
 
         async def look() -> None:
-            await tell_indexes(self.context, ClaimBuilder(self.context).next(1))
+            await log_indexes(self.context, ClaimBuilder(self.context).next(1))
 
         begin = self.context.background.begin
         self._index_timer = self._loop.call_later(
@@ -178,8 +178,8 @@ class PipelineRun(Generic[ModelT]):
             self.settler.settle_later(item, Ended.INTERRUPTED)
         for item in strays:
             logger.error(
-                "%(pipeline)s: nobody had row %(row_id)s in hand, so it is released; please"
-                " report this, with what was logged before",
+                "%(pipeline)s: row %(row_id)s was leased but neither queued, running nor settling;"
+                " it is released. This is a bug in rowlock: report it with the log before it",
                 {"pipeline": self.context.name, "row_id": item.id},
             )
             events.emit(events.StrayFound(self.context.name, item.id, item.lock_token))
@@ -205,7 +205,7 @@ class PipelineRun(Generic[ModelT]):
             self._index_timer.cancel()
         unstarted = self.context.queue.close()
         if is_first:
-            self._tell_state(f"running: {len(self.context.running)}, released: {len(unstarted)}")
+            self._log_state(f"running: {len(self.context.running)}, released: {len(unstarted)}")
         if unstarted:
             for item in unstarted:
                 self.heartbeater.untrack(item)
@@ -234,7 +234,7 @@ class PipelineRun(Generic[ModelT]):
         self.context.calls.close()
         if self.state != "stopped":
             self.state = "stopped"
-            self._tell_state()
+            self._log_state()
 
     def _interrupt(self) -> None:
         for attempt in self.context.running.values():

@@ -64,8 +64,8 @@ T = TypeVar("T")
 PENDING_MAX = 2 * BATCH_MAX
 """Workers begin nothing new while this many decisions are settled; each may add one."""
 ABORTS_MAX = 2
-"""An outcome whose own transaction was ended so often, since the loop stood still in it, is
-written again; after that it failed.
+"""An outcome is written again after so many aborts of its own transaction by a stalled loop; then
+it has failed.
 """
 OVERRUNS_MAX = 2
 """An outcome that was so often out of time in its own transaction, with its row locked, failed:
@@ -127,7 +127,7 @@ async def _release_chunk(
         if waits or item.id in released:
             item.lose()
         if item.id in released:
-            context.tell(events.ItemReleased, item)
+            context.emit_for(events.ItemReleased, item)
     return left
 
 
@@ -203,7 +203,7 @@ UNWRITTEN = (
     "%(pipeline)s: the failure of row %(row_id)s could not be written; it is free when its lease"
     " expires"
 )
-UNWRITTEN_BY_HOST = "%(pipeline)s: what on_refused gave for row %(row_id)s could not be written"
+UNWRITTEN_BY_HOST = "%(pipeline)s: on_refused's outcome for row %(row_id)s could not be written"
 
 
 class Settler(Generic[ModelT]):
@@ -348,7 +348,7 @@ class Settler(Generic[ModelT]):
             " %(row_id)s",
             {"pipeline": self.context.name, "row_id": item.id},
         )
-        self.context.tell(events.ItemAbandoned, item)
+        self.context.emit_for(events.ItemAbandoned, item)
 
     def _clean_up_late(self, item: PipelineItem[ModelT], result: Result) -> None:
         outcome = decide(self.context, item, result)
@@ -483,7 +483,7 @@ class Settler(Generic[ModelT]):
                 by_itself = by_itself or may_be_of_the_size(error)
                 is_late = retries.are_over or aborts > ABORTS_MAX or overruns >= OVERRUNS_MAX
                 if not is_transient(error) or is_late or context.grace_over:
-                    return await self._learn(pending, error)
+                    return await self._result_of_try(pending, error)
                 text = "%(pipeline)s: writing the outcome of row %(row_id)s is tried again"
                 extra = {"pipeline": context.name, "row_id": item.id, "tries": retries.count}
                 logger.warning(text, extra, exc_info=error)
@@ -557,14 +557,14 @@ class Settler(Generic[ModelT]):
         wait_s = self.context.settings.lock_timeout.total_seconds()
         return min(max(failed_at, self._wrote_at) + wait_s, failed_at + LOCK_TIMEOUTS_MAX * wait_s)
 
-    async def _learn(self, pending: PendingOutcome[ModelT], error: Exception) -> Written:
-        """Return how the last try of an outcome ended; raise `error` if nothing was written."""
+    async def _result_of_try(self, pending: PendingOutcome[ModelT], error: Exception) -> Written:
+        """Return the result of the try that failed with `error`; raise it if none was written."""
         if not pending.stamps:
             raise error
         try:
             written = await self._writer.find_earlier(pending)
         except Exception:
-            text = "%(pipeline)s: it could not be seen what became of the outcome of row %(row_id)s"
+            text = "%(pipeline)s: it is unknown whether the outcome of row %(row_id)s was committed"
             extra = {"pipeline": self.context.name, "row_id": pending.item.id}
             logger.warning(text, extra, exc_info=error)
             return Written.UNKNOWN

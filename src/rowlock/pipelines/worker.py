@@ -263,7 +263,7 @@ class Worker(Generic[ModelT]):
                 )
             )
         if item.prev_lock_expired:
-            context.tell(events.ItemRecovered, item)
+            context.emit_for(events.ItemRecovered, item)
 
     def _decide(self, item: PipelineItem[ModelT], result: Result) -> Decision:
         context = self.context

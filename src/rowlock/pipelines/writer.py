@@ -80,18 +80,18 @@ class PendingOutcome(Generic[ModelT]):
     """One outcome on its way.
 
     Attributes:
-        stamps: what transactions whose end is unknown have written as the row's last time, and what
-            became of the outcome if they were committed.
-        once_dropped: what became of it if the row is no longer held: what a try found whose end is
-            unknown, and that left no stamp.
-        row_is_locked: its own transaction has locked the row: what takes its time now is the
-            outcome's own.
+        stamps: the `last_processed_at` that each transaction with an unanswered COMMIT wrote, with
+            the result if it was committed.
+        if_not_held: the result if the row is no longer held and has none of the `stamps`: that of
+            the last try that wrote no outcome.
+        row_is_locked: whether its own transaction has locked the row, so that it waits for no other
+            transaction.
     """
 
     item: PipelineItem[ModelT]
     outcome: Outcome
     stamps: dict[datetime, Written] = field(default_factory=dict)
-    once_dropped: Written = Written.STALE
+    if_not_held: Written = Written.STALE
     row_is_locked: bool = False
 
     @property
@@ -110,7 +110,7 @@ class PendingOutcome(Generic[ModelT]):
         if written.is_made:
             self.stamps[stamp] = written
         else:
-            self.once_dropped = written
+            self.if_not_held = written
 
 
 class Writer(Generic[ModelT]):
@@ -230,7 +230,7 @@ class Writer(Generic[ModelT]):
             return await self.context.transact(work, purpose="write an outcome", timeout=time)
         except LeaseLost:
             # Of a related row: what was computed while it was held may no longer be true.
-            pending.stamps, pending.once_dropped = {}, Written.RELATED_LOST
+            pending.stamps, pending.if_not_held = {}, Written.RELATED_LOST
             written = await self.write_alone(PendingOutcome(pending.item, Reset()))
             return Written.RELATED_LOST if written.is_made else written
 
@@ -288,7 +288,7 @@ class Writer(Generic[ModelT]):
         async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
             return await self._earlier_try(connection, pending)
 
-        return await self.context.transact(work, purpose="see what became of an outcome")
+        return await self.context.transact(work, purpose="look up an unanswered COMMIT")
 
     async def _earlier_try(
         self, connection: AsyncConnection, pending: PendingOutcome[ModelT]
@@ -297,7 +297,7 @@ class Writer(Generic[ModelT]):
         none.
         """
         tries = await self._earlier_tries(connection, [(0, pending)], waits=True)
-        return tries.get(0, pending.once_dropped)
+        return tries.get(0, pending.if_not_held)
 
     async def _earlier_tries(
         self,

@@ -101,34 +101,34 @@ def _as_utc(value: datetime | None) -> datetime | None:
     return value if value is None or value.tzinfo is UTC else value.replace(tzinfo=UTC)
 
 
-class _Asked(FunctionElement[Any]):
-    """SQL that each database says in its own way: the method of `RowDialect` with this `name`."""
+class _DialectFunction(FunctionElement[Any]):
+    """SQL that differs by database: the method of `RowDialect` with this `name` renders it."""
 
 
-@compiles(_Asked)
-def _as_the_database_says(element: _Asked, compiler: SQLCompiler, **kw: Any) -> str:
+@compiles(_DialectFunction)
+def _rendered(element: _DialectFunction, compiler: SQLCompiler, **kw: Any) -> str:
     operands = (compiler.process(clause, **kw) for clause in element.clauses)
     sql: str = getattr(rows_of(compiler), element.name)(*operands, compiler)
     return sql
 
 
-class _AskedTime(_Asked, FunctionElement[datetime]):
+class _DialectTime(_DialectFunction, FunctionElement[datetime]):
     type = UtcDateTime()
 
 
-class _AskedWhether(_Asked, FunctionElement[bool]):
+class _DialectCondition(_DialectFunction, FunctionElement[bool]):
     type = Boolean()
 
 
 # These read like functions of SQL, as in SQLAlchemy's own func.now.
-class database_now(_AskedTime):  # noqa: N801
+class database_now(_DialectTime):  # noqa: N801
     """The database's current time as an SQL expression, for defaults and comparisons."""
 
     name = "now"
     inherit_cache = True
 
 
-class due_at_once(_AskedTime):  # noqa: N801
+class due_at_once(_DialectTime):  # noqa: N801
     """A time that is over, as the default of a column: the database's current one, and on SQLite
     the first of the epoch.
 
@@ -141,7 +141,7 @@ class due_at_once(_AskedTime):  # noqa: N801
     inherit_cache = True
 
 
-class database_instant(_AskedTime):  # noqa: N801
+class database_instant(_DialectTime):  # noqa: N801
     """The database's time at this very moment, also where a transaction has been open for long.
 
     For the question whether a lease has ended: the start of the transaction would answer it for an
@@ -152,12 +152,12 @@ class database_instant(_AskedTime):  # noqa: N801
     inherit_cache = True
 
 
-class _DatabaseTimeAfter(_AskedTime):
+class _DatabaseTimeAfter(_DialectTime):
     name = "time_after"
     inherit_cache = True
 
 
-class same_time(_AskedWhether):  # noqa: N801
+class same_time(_DialectCondition):  # noqa: N801
     """Whether two times are the same, nulls being equal: ``same_time(column, value)``.
 
     On SQLite times are text, and other writers may have used another shape for the same moment.
@@ -167,14 +167,14 @@ class same_time(_AskedWhether):  # noqa: N801
     inherit_cache = True
 
 
-class readable_time(_AskedTime):  # noqa: N801
+class readable_time(_DialectTime):  # noqa: N801
     """The time in a column as it is read: ``readable_time(column)``. Null if it is none."""
 
     name = "readable_time"
     inherit_cache = True
 
 
-class is_no_time(_AskedWhether):  # noqa: N801
+class is_no_time(_DialectCondition):  # noqa: N801
     """Whether something is written in a column of times that Python cannot read.
 
     On PostgreSQL a time before the year 1 or after the year 9999, and not the infinite ones, which
@@ -185,7 +185,7 @@ class is_no_time(_AskedWhether):  # noqa: N801
     inherit_cache = True
 
 
-class is_unreadable_time(_AskedWhether):  # noqa: N801
+class is_unreadable_time(_DialectCondition):  # noqa: N801
     """Whether the driver cannot read what is written in a column of times: whatever is no time, and
     for psycopg the infinite ones, which it refuses.
     """
@@ -194,7 +194,7 @@ class is_unreadable_time(_AskedWhether):  # noqa: N801
     inherit_cache = True
 
 
-class is_beyond_time(_AskedWhether):  # noqa: N801
+class is_beyond_time(_DialectCondition):  # noqa: N801
     """Whether a column of times holds one that lies behind all times that Python reads, or none."""
 
     name = "is_beyond_time"
@@ -206,7 +206,7 @@ def database_time_after(delay: timedelta) -> FunctionElement[datetime]:
     return _DatabaseTimeAfter(bindparam(None, delay.total_seconds(), type_=Float, unique=True))
 
 
-class _DatabaseSeconds(_Asked):
+class _DatabaseSeconds(_DialectFunction):
     name = "epoch_seconds"
     inherit_cache = True
     type = BigInteger()

@@ -1,5 +1,5 @@
-"""What a lock token says beside being one: which process made it, that its holder came back, and
-how many died before it.
+"""What a lock token encodes: the process that made it, whether its holder came back for a reserved
+row, and how many holders died before it.
 
 *Marks.* Each process draws a mark, anew in a child that was forked, and all tokens that it makes
 end so. A row by itself says who has it, and no column is needed. On PostgreSQL the client draws the
@@ -54,7 +54,7 @@ DEATHS_MAX = 255
 """Most deaths that are counted, of each kind."""
 COUNTED, IN_CROWD = "e", "f"
 _VARIANT_SHIFT, _COUNTS_SHIFT = 4 * (32 - VARIANT_DIGIT_AT), 4 * (33 - MARK_AT)
-_SAID = 0xF << _VARIANT_SHIFT | 0xFFFF << _COUNTS_SHIFT
+_ENCODED = 0xF << _VARIANT_SHIFT | 0xFFFF << _COUNTS_SHIFT
 """The bits of the variant and of both counts."""
 _VERSION_SHIFT = 4 * (32 - VERSION_DIGIT_AT)
 _RANDOM = ~(0xF << _VERSION_SHIFT | 0xC << _VARIANT_SHIFT)
@@ -106,7 +106,7 @@ def fresh_token(*, is_reserved: bool = False, in_crowd: bool = False) -> uuid.UU
     # By its bits: on SQLite the token of each row is made here.
     number = int.from_bytes(os.urandom(TOKEN_BYTES - MARK_BYTES) + OWN_MARK.octets) & _RANDOM
     number |= (8 if is_reserved else 4) << _VERSION_SHIFT | 0x8 << _VARIANT_SHIFT
-    return uuid.UUID(int=number & ~_SAID | 0xF << _VARIANT_SHIFT if in_crowd else number)
+    return uuid.UUID(int=number & ~_ENCODED | 0xF << _VARIANT_SHIFT if in_crowd else number)
 
 
 def is_reservation_token(token: Column[Any] | InstrumentedAttribute[Any]) -> ColumnElement[bool]:
@@ -144,7 +144,7 @@ def with_deaths(token: object, deaths: Deaths, *, in_crowd: bool) -> uuid.UUID:
     number = (token if isinstance(token, uuid.UUID) else uuid.UUID(str(token))).int
     variant = int(IN_CROWD if in_crowd else COUNTED, 16) << _VARIANT_SHIFT
     counts = min(deaths.in_crowds, DEATHS_MAX) << 8 | min(deaths.counted, DEATHS_MAX)
-    return uuid.UUID(int=number & ~_SAID | variant | counts << _COUNTS_SHIFT)
+    return uuid.UUID(int=number & ~_ENCODED | variant | counts << _COUNTS_SHIFT)
 
 
 def deaths_after(dead: object, *, lost: int, max_deaths: int | None) -> Deaths:

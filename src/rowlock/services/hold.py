@@ -222,7 +222,7 @@ class HeldByService(Generic[ModelT]):
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.wait({self._renewing})
-        # To let go would wait for a guarded transaction that is still open.
+        # A release would wait for a guarded transaction that is still open.
         if (acquired := self._acquired) is None or self._is_open:
             return
 
@@ -230,7 +230,7 @@ class HeldByService(Generic[ModelT]):
             await release_keys(connection, self._leased, acquired, token=self.lock_token)
 
         try:
-            await self._transact(work, purpose="let go of held rows")
+            await self._transact(work, purpose="release held rows")
         except Exception as error:
             text = "Held rows were not freed and stay leased until they expire: %(model)s"
             logger.warning(text, {"model": self._leased.name}, exc_info=error)
@@ -333,7 +333,7 @@ async def hold_rows(
         yield held
         held._check_end()
     finally:
-        await finish(held._release(), purpose="let go of held rows")
+        await finish(held._release(), purpose="release held rows")
         # Pipelines that were hinted meanwhile skipped the rows.
         if pipeline_hinter.reaches(model):
             pipeline_hinter.hint_fetch(model)

@@ -49,10 +49,10 @@ from sqlalchemy.types import NullType, UserDefinedType
 
 from rowlock.dialects.contract import LeaseDialect
 from rowlock.dialects.postgresql.rows import (
-    as_there,
     fits_array,
     has_equality,
     name_in_database,
+    resolved_type,
     unnested,
 )
 from rowlock.errors import PipelineError
@@ -160,7 +160,7 @@ def _claiming(
         ordered, func.row_number().over().label("number"), func.count().over().label("count")
     ).cte("rowlock_due")
     values, is_whole = (
-        values_read(leased, as_there=as_there, size_of=_size_of, given={leased.key})
+        values_read(leased, resolved_type=resolved_type, size_of=_size_of, given={leased.key})
         if request.with_rows
         else ((), true())
     )
@@ -215,8 +215,8 @@ def _is_in(leased: LeasedTable, locked: CTE) -> ColumnElement[bool]:
 def _size_of(column: Column[Any]) -> ColumnElement[int]:
     # Of text the server knows the length without reading it; of the rest, which may be of any type
     # there, how much is stored. What the column really is need not be what the model says.
-    is_text = as_there(column.type).__visit_name__ == "JSON" or isinstance(
-        as_there(column.type), String
+    is_text = resolved_type(column.type).__visit_name__ == "JSON" or isinstance(
+        resolved_type(column.type), String
     )
     return func.octet_length(cast(column, Text)) if is_text else func.pg_column_size(column)
 
@@ -284,7 +284,7 @@ def _new_token(column: Column[Any], due: CTE) -> ColumnElement[Any]:
     version = case((due.c.is_reserved, "8"), else_="4")
     token = func.overlay(text, version, VERSION_DIGIT_AT)
     # A Uuid that is declared not to be native is kept as its 32 digits.
-    return cast(token, Uuid) if getattr(as_there(column.type), "native_uuid", True) else token
+    return cast(token, Uuid) if getattr(resolved_type(column.type), "native_uuid", True) else token
 
 
 def _with_counts(digits: ColumnElement[Any], variant: str, counts: Any) -> ColumnElement[Any]:
@@ -492,7 +492,7 @@ class PostgresqlLeases(LeaseDialect):
         """
         # A bare value would get the type that SQLAlchemy guesses from it.
         given = literal(value, column.type)
-        if isinstance(as_there(column.type), JSON):
+        if isinstance(resolved_type(column.type), JSON):
             # Imported only where it is needed: SQLAlchemy's dialect is large, and a host on SQLite
             # has no use for it.
             from sqlalchemy.dialects.postgresql import JSONB  # noqa: PLC0415

@@ -75,13 +75,13 @@ def name_in_database(connection: AsyncConnection, table: Any) -> str:
 _PLAIN = (Boolean, Date, DateTime, Float, Integer, Numeric, String, Uuid)
 
 
-def as_there(type_: TypeEngine[Any]) -> TypeEngine[Any]:
+def resolved_type(type_: TypeEngine[Any]) -> TypeEngine[Any]:
     return innermost(type_, _dialect())
 
 
 def fits_array(type_: TypeEngine[Any]) -> bool:
     """Return whether every driver knows arrays of the type."""
-    there = as_there(type_)
+    there = resolved_type(type_)
     # A host's own type may say how it is bound, for each value or in SQL; no array does that.
     return isinstance(there, _PLAIN) and not isinstance(there, Enum) and is_ours(type_, _dialect())
 
@@ -96,7 +96,7 @@ def unbounded(type_: TypeEngine[Any]) -> TypeEngine[Any]:
 
 
 def has_equality(type_: TypeEngine[Any]) -> bool:
-    there = as_there(type_)
+    there = resolved_type(type_)
     # SQLAlchemy's class for the server's own intervals is none of `Interval`.
     is_interval = isinstance(type_, Interval) or there.__visit_name__ == "INTERVAL"
     return is_interval or isinstance(there, (*_PLAIN, LargeBinary, Time))

@@ -51,9 +51,9 @@ from sqlalchemy.types import NullType
 from rowlock.dialects.contract import LeaseDialect
 from rowlock.dialects.sqlite.rows import (
     as_json,
-    as_there,
     is_read_alike,
     is_unchanged_document,
+    resolved_type,
 )
 from rowlock.leases.claim_request import (
     ClaimedRow,
@@ -184,7 +184,7 @@ def _due(
     values, is_whole = (
         values_read(
             leased,
-            as_there=as_there,
+            resolved_type=resolved_type,
             size_of=func.length,
             given={leased.key, *map(leased.column, given)},
         )
@@ -376,7 +376,7 @@ class SqliteLeases(LeaseDialect):
         if (is_document := is_unchanged_document(column, value)) is not None:
             return is_document
         given = literal(value, column.type)
-        is_time = isinstance(as_there(column.type), DateTime)
+        is_time = isinstance(resolved_type(column.type), DateTime)
         return same_time(column, given) if is_time else column.is_not_distinct_from(given)
 
     async def is_served_by(

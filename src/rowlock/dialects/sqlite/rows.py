@@ -62,7 +62,7 @@ _PLAIN = (Boolean, Date, DateTime, Float, Integer, Numeric, String, Uuid)
 
 def is_read_alike(type_: TypeEngine[Any]) -> bool:
     """Return whether a value of the type is the same, in Python, whenever it is read."""
-    return isinstance(as_there(type_), _PLAIN) and is_ours(type_, _dialect())
+    return isinstance(resolved_type(type_), _PLAIN) and is_ours(type_, _dialect())
 
 
 _SCALARS = frozenset({NoneType, bool, float, int, str})
@@ -104,14 +104,14 @@ def is_unchanged_document(column: Column[Any], value: object) -> ColumnElement[b
 
     JSON's null is read as SQL's.
     """
-    if not isinstance(as_there(column.type), JSON):
+    if not isinstance(resolved_type(column.type), JSON):
         return None
     if value is None:
         return or_(column.is_(null()), type_coerce(column, Text) == "null")
     return _is_same_document(column, value)
 
 
-def as_there(type_: TypeEngine[Any]) -> TypeEngine[Any]:
+def resolved_type(type_: TypeEngine[Any]) -> TypeEngine[Any]:
     return innermost(type_, _dialect())
 
 
