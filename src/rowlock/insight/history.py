@@ -134,6 +134,8 @@ class EntryValues(NamedTuple):
 
 
 _BY_OUTCOME: Final = {
+    "Apply": EntryKind.APPLIED,
+    "Delete": EntryKind.APPLIED,
     "Retry": EntryKind.RETRIED,
     "Reset": EntryKind.RESET,
     "Park": EntryKind.PARKED,
@@ -145,18 +147,14 @@ _BY_EVENT: Final[Mapping[type[events.Event], EntryKind]] = {
     events.ItemRecovered: EntryKind.RECOVERED,
 }
 WRITTEN_EVENTS: Final = frozenset({*_BY_EVENT, events.ItemApplied, events.ItemStale})
-ENDING_EVENTS: Final = WRITTEN_EVENTS - {
-    events.ItemRecovered,
-    events.LeaseExpired,
-    events.ItemAbandoned,
-}
+ENDING_EVENTS: Final = frozenset({events.ItemReleased, events.ItemApplied, events.ItemStale})
 """The last events of a claim."""
 
 
 def kind_of(event: events.ClaimEvent) -> EntryKind:
     match event:
         case events.ItemApplied():
-            return _BY_OUTCOME.get(event.outcome, EntryKind.APPLIED)
+            return _BY_OUTCOME[event.outcome]
         case events.ItemStale():
             return EntryKind.CHANGED if event.reason == "changed" else EntryKind.STALE
         case _:
