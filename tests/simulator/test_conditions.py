@@ -137,7 +137,7 @@ def test_log_calls_raise(seed: int) -> None:
     with host.at_home():
         for _ in range(CALLS):
             try:
-                logger.warning("told", {"pipeline": "P", "row_id": 1})
+                logger.warning("told", extra={"pipeline": "P", "row_id": 1})
             except (Exception, SystemExit):  # noqa: BLE001 - any of them
                 failed += 1
     assert failed > CALLS // 10

@@ -23,7 +23,7 @@ LINES = {
     "ground": 2792,
     "insight": 9371,
     "leases": 2898,
-    "locks": 727,
+    "locks": 724,
     "migrations": 554,
     "pipelines": 7217,
     "rows": 2853,

@@ -38,7 +38,6 @@ class LockRequest:
     keys: tuple[Hashable, ...]
     by_hand: bool = False
     granted: bool = False
-    keys_not_first: int = 0
     wakeup: asyncio.Future[None] | None = None
 
     def grant(self) -> None:
@@ -130,8 +129,6 @@ class Lockset(Set[Hashable]):
             )
         holder = LockRequest((key,), by_hand=True, granted=True)
         queue = self._queues.setdefault(key, OrderedDict())
-        if queue:
-            next(iter(queue)).keys_not_first += 1
         queue[holder] = None
         queue.move_to_end(holder, last=False)
         self._held[key] = holder
@@ -161,9 +158,7 @@ class Lockset(Set[Hashable]):
         self._check_room()
         request = LockRequest(keys)
         for key in keys:
-            queue = self._queues.setdefault(key, OrderedDict())
-            request.keys_not_first += bool(queue)
-            queue[request] = None
+            self._queues.setdefault(key, OrderedDict())[request] = None
             self._busy[self.namespace] = self
         self._waiting[request] = None
         self._grant_if_first(request)
@@ -172,18 +167,18 @@ class Lockset(Set[Hashable]):
     def leave(self, request: LockRequest) -> None:
         """Release what `request` holds, or its places in the queues, and nothing else."""
         self._waiting.pop(request, None)
+        first: dict[LockRequest, None] = {}
         for key in request.keys:
             queue = self._queues[key]
-            was_first = next(iter(queue)) is request
             del queue[request]
             if request.granted:
                 del self._held[key]
-            if not queue:
+            if queue:
+                first[next(iter(queue))] = None
+            else:
                 del self._queues[key]
-            elif was_first:
-                successor = next(iter(queue))
-                successor.keys_not_first -= 1
-                self._grant_if_first(successor)
+        for successor in first:
+            self._grant_if_first(successor)
         if not self._queues:
             self._busy.pop(self.namespace, None)
 
@@ -210,7 +205,9 @@ class Lockset(Set[Hashable]):
             )
 
     def _grant_if_first(self, request: LockRequest) -> None:
-        if request.keys_not_first == 0 and not self._inside.locked():
+        if request.granted or self._inside.locked():
+            return
+        if all(next(iter(self._queues[key])) is request for key in request.keys):
             del self._waiting[request]
             self._held.update(dict.fromkeys(request.keys, request))
             request.grant()

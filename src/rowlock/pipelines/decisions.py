@@ -324,6 +324,6 @@ def record_unreadable(
     logger.error(
         "%(pipeline)s: the %(column)s of row %(row_id)s cannot be read; it is set to the"
         " present time, and the row waits for its next turn",
-        {"pipeline": context.name, "row_id": item.id, "column": column},
+        extra,
     )
     return Retry()
