@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alembic import op
-from rowlock.rows.migrations import (
+from rowlock.migrations import (
     add_lock_columns,
     add_schedule_columns,
     drop_lock_columns,

@@ -5,7 +5,7 @@ runs outside a transaction.
 from __future__ import annotations
 
 from alembic import op
-from rowlock.rows.migrations import add_due_index, drop_due_index
+from rowlock.migrations import add_due_index, drop_due_index
 
 revision = "0003"
 down_revision = "0002"

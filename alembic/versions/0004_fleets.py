@@ -7,7 +7,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from alembic import op
-from rowlock.rows.migrations import add_due_index, lock_columns, schedule_columns, set_fillfactor
+from rowlock.migrations import add_due_index, lock_columns, schedule_columns, set_fillfactor
 
 revision = "0004"
 down_revision = "0003"

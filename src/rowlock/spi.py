@@ -13,8 +13,19 @@ from rowlock.dialects import DialectPart
 from rowlock.dialects.contract import BULK, ROWS, BulkDialect
 from rowlock.execution import kept_statement
 from rowlock.hints import Wake
-from rowlock.leases.claim_request import Query, plan_of
 from rowlock.leases.patch import Fenced, fence
+from rowlock.leases.table_looks import (
+    IndexSeen,
+    Query,
+    claim_query,
+    heartbeat_problems,
+    indexes_of,
+    place_of,
+    plan_of,
+    planned,
+    serving_index,
+    unserved,
+)
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.fetcher import claim_parts
 from rowlock.pipelines.hooks import Gate, Seams, ready_condition
@@ -22,7 +33,7 @@ from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.run import PipelineRun
 from rowlock.pipelines.settings import DURATION_MAX, WORKERS_MAX, Duration
 from rowlock.rows.assignments import ColumnValues
-from rowlock.rows.columns import for_type_checkers
+from rowlock.rows.columns import columns_of, for_type_checkers
 from rowlock.rows.database_time import database_instant, database_time_after, due_at_once
 from rowlock.rows.eligibility import (
     OWNER_SEPARATOR,
@@ -32,7 +43,22 @@ from rowlock.rows.eligibility import (
     oldest_first,
     order_column,
 )
-from rowlock.rows.indexes import INDEX_INFO, PARKED, DueIndex, partial_index_options
+from rowlock.rows.indexes import (
+    INDEX_INFO,
+    KEY,
+    PARKED,
+    DueColumn,
+    DueIndex,
+    DueOrder,
+    ParkedIndex,
+    claim_index_parts,
+    conjuncts_of,
+    due_indexes,
+    index_condition,
+    index_name,
+    partial_index_options,
+    sql_of,
+)
 from rowlock.rows.leased_table import (
     LOCK_COLUMNS,
     SCHEDULE_COLUMNS,

@@ -24,7 +24,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import Apply, LockColumns, Pipeline, PipelineItem, ScheduleColumns, due_index
 from rowlock.events import Event, ItemApplied, ItemStarted
-from rowlock.rows.migrations import FILLFACTOR
+from rowlock.migrations import FILLFACTOR
 
 READY = "status = 'submitted'"
 

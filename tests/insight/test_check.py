@@ -183,6 +183,23 @@ async def test_a_host_without_the_optional_tables(database: TemporaryDatabase) -
     ]
 
 
+class Undeclared(VolumePipeline):
+    def ready(self) -> ColumnElement[bool]:
+        return Volume.status == "undeclared"
+
+
+async def test_an_index_that_nobody_declares(database: TemporaryDatabase) -> None:
+    """A person would write by hand what one line below the class has Alembic write."""
+    await be_well(database)
+    *_, told = await texts(insight_of(database, pipelines=[VolumePipeline, Undeclared]))
+    assert told == (
+        "volumes BAD no index serves the claim of Undeclared, since ix_volumes_backup does not:"
+        ' write due_index(Undeclared, name="ix_volumes_due_at_undeclared") below the class, for'
+        " Alembic, or add ix_volumes_due_at_undeclared ON volumes (due_at, id) WHERE status ="
+        " 'undeclared' AND parked_at IS NULL"
+    )
+
+
 class Failing(VolumePipeline):
     def ready(self) -> ColumnElement[bool]:
         return literal_column("nowhere") == 1

@@ -13,7 +13,7 @@ from rowlock import LockColumns, ScheduleColumns
 from rowlock.dispatch import DispatchColumns, dispatch_columns, dispatch_indexes
 from rowlock.insight import Insight, Level
 from rowlock.insight.checkup import WORK_NAMES
-from rowlock.rows.migrations import set_fillfactor
+from rowlock.migrations import set_fillfactor
 from rowlock.streams import EventColumns, StepContext, Streams
 from rowlock.streams.tables import add_stream_tables
 from rowlock.testing import TemporaryDatabase

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, delete, select, text
 from sqlalchemy.exc import DBAPIError
 
 from rowlock import Apply, ConfigurationError, Pipeline, PipelineItem
-from rowlock.rows.migrations import (
+from rowlock.migrations import (
     add_lock_columns,
     add_schedule_columns,
     drop_lock_columns,

@@ -18,7 +18,7 @@ from rowlock.dispatch.migrations import (
     drop_dispatch_columns,
     drop_dispatch_indexes,
 )
-from rowlock.rows.migrations import add_lock_columns, add_schedule_columns
+from rowlock.migrations import add_lock_columns, add_schedule_columns
 from rowlock.testing import TemporaryDatabase
 
 from ..dispatch.renders import Base, Fleet, Render, Scenes, all_renders, submit

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, event
 from sqlalchemy.exc import DBAPIError
 
 from rowlock import Apply, ModelError, Pipeline, PipelineItem, due_index
-from rowlock.rows.migrations import add_due_index, drop_due_index
+from rowlock.migrations import add_due_index, drop_due_index
 from rowlock.testing import TemporaryDatabase, stepping
 
 from .conftest import Tree, WithOp, picture

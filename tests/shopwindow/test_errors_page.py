@@ -27,7 +27,7 @@ PUBLIC = (
     "rowlock.graph",
     "rowlock.insight",
     "rowlock.rows.indexes",
-    "rowlock.rows.migrations",
+    "rowlock.migrations",
 )
 """Modules from which a host imports."""
 _SECTION = re.compile(r"^Raises:\n(?P<items>(?:[ \n].*(?:\n|$)|\n)*)", re.MULTILINE)

@@ -15,7 +15,7 @@ from .reading import PACKAGE, Source, imports, package, planted, room_of
 FLOORS: dict[str, float] = {
     **dict.fromkeys(("clock", "redaction"), -3),
     **dict.fromkeys(("errors", "logs"), -2),
-    **dict.fromkeys(("events", "schedules", "stream_errors"), -1),
+    **dict.fromkeys(("app_names", "events", "schedules", "stream_errors"), -1),
     **dict.fromkeys(("tasks", "dialects", "execution"), 0),
     **dict.fromkeys(("rows", "locks"), 1),
     "database": 2,
@@ -23,9 +23,10 @@ FLOORS: dict[str, float] = {
     "hints": 4,
     **dict.fromkeys(("pipelines", "services"), 5),
     "spi": 6,
+    "migrations": 6.5,
     **dict.fromkeys(("dispatch", "graph", "streams"), 7),
     "insight": 7.5,
-    **dict.fromkeys(("assistants", "dashboard", "migrations", "telemetry", "testing"), 8),
+    **dict.fromkeys(("assistants", "dashboard", "telemetry", "testing"), 8),
     "cli": 8.5,
     "demo": 9,
     "__main__": 10,
@@ -65,7 +66,7 @@ those of the host's code, the first."""
 
 
 HEART = frozenset(room for room, floor in FLOORS.items() if 1 <= floor <= 5) | {"dialects"}
-DEEP_MAX = 96
+DEEP_MAX = 56
 """Names that wings and windows import from the heart, which come neither by the front door nor by
 ``spi``: only fewer.
 """

@@ -82,7 +82,7 @@ def test_guests_stay_in_their_window() -> None:
         ("src/rowlock/leases/a.py", "import asyncpg"),
         ("src/rowlock/leases/a.py", "def f():\n    from asyncpg import connect"),
         ("src/rowlock/pipelines/a.py", "from rich.console import Console"),
-        ("src/rowlock/rows/migrations.py", "from alembic.operations import Operations"),
+        ("src/rowlock/rows/indexes.py", "from alembic.operations import Operations"),
         ("src/rowlock/pipelines/a.py", "import opentelemetry.trace"),
         ("src/rowlock/__init__.py", "import pytest"),
         ("src/rowlock/testing/a.py", "import requests"),

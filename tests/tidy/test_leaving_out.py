@@ -14,17 +14,19 @@ import pytest
 
 from .reading import ROOT
 
+ROOFS = ("cli", "dashboard", "telemetry", "assistants", "__main__.py")
 BESIDES = {
     "dispatch": (),
     "graph": (),
     "streams": ("testing/streams",),
-    "migrations": (),
+    "migrations/autogenerate.py": (),
     "dashboard": (),
     "assistants": (),
     "telemetry": (),
     "demo": (),
     "testing": ("demo",),
-    "insight": ("cli", "dashboard", "telemetry", "assistants", "migrations", "__main__.py"),
+    "insight": ROOFS,
+    "migrations": ("dispatch", "streams", "testing", "demo", "insight", *ROOFS),
 }
 """What goes with the folder of each part."""
 STARTS = """

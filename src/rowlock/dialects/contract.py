@@ -40,7 +40,8 @@ from sqlalchemy.sql.selectable import FromClause
 from rowlock.dialects.registry import DialectPart
 
 if TYPE_CHECKING:
-    from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Lease, Query
+    from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Lease
+    from rowlock.leases.table_looks import IndexSeen, Query
     from rowlock.rows.assignments import ColumnValues, Slot
     from rowlock.rows.leased_table import LeasedTable
 
@@ -472,11 +473,16 @@ class LeaseDialect(ABC):
         return [literal(value, column.type) for value in values]
 
     @abstractmethod
-    async def is_served_by(
-        self, connection: AsyncConnection, leased: LeasedTable, *, query: Query, index: str
-    ) -> bool:
-        """Return whether the planner can read an index for `query`, in its order, however little
-        that may be worth; `query` is a SELECT of the leased table alone.
+    def indexes(self, connection: Connection, table: Table) -> tuple[IndexSeen, ...]:
+        """Return the indexes of a table, that of its primary key apart."""
+
+    @abstractmethod
+    def serving(
+        self, connection: Connection, query: Query, *, table: Table, names: Sequence[str]
+    ) -> str | None:
+        """Return which of some indexes the planner can read for `query`, in its order, however
+        little that may be worth; `query` is a SELECT of the table alone. What is set for that lasts
+        until the transaction, or its savepoint, is rolled back.
         """
 
 

@@ -22,7 +22,14 @@ from rowlock import UtcDateTime, database_now
 from rowlock.errors import ERROR_TEXT_CHARS_MAX, OutcomeError, shorten
 from rowlock.redaction import without_values
 from rowlock.rows.database_time import rows_of
-from rowlock.spi import LeasedTable, Values, column_values, due_at_once, for_type_checkers
+from rowlock.spi import (
+    LeasedTable,
+    Values,
+    column_values,
+    columns_of,
+    due_at_once,
+    for_type_checkers,
+)
 
 DEDUP_KEY_CHARS_MAX = 255
 STATUS_CHARS_MAX = 16
@@ -110,19 +117,7 @@ HEARTBEAT_LOST: Final = "heartbeat lost"
 INTERNAL: Final = "internal"
 STALE: Final = "stale"
 
-DISPATCH_COLUMNS: Final = (
-    "dedup_key",
-    "status",
-    "submitted_at",
-    "started_at",
-    "finished_at",
-    "worker",
-    "progress",
-    "stages",
-    "losses",
-    "error",
-    "superseded_by",
-)
+DISPATCH_COLUMNS: Final = tuple(column.name for column in columns_of(DispatchColumns))
 """The columns of `DispatchColumns`; only the pipeline writes them."""
 
 

@@ -2,7 +2,7 @@
 submissions and fetches flat.
 
 All indexes are partial, over active rows only: settled rows cost nothing, however many there are.
-As in ``rows/migrations.py``, what a step does never changes, and the host's Alembic runs it. Rows
+As in ``rowlock.migrations``, what a step does never changes, and the host's Alembic runs it. Rows
 that are there were never submitted: they are adopted as completed, with no key, and are not worked
 on.
 
@@ -15,39 +15,24 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import (
-    JSON,
     Column,
     DefaultClause,
     Index,
-    Integer,
     String,
-    Text,
     column,
     table,
     text,
 )
 
-from rowlock import UtcDateTime, due_index
-from rowlock.dispatch.columns import ACTIVE_SQL, empty_object
-from rowlock.rows.migrations import MigrationOperations
-from rowlock.spi import ROWS, due_at_once, partial_index_options
+from rowlock import due_index
+from rowlock.dispatch.columns import ACTIVE_SQL, DispatchColumns
+from rowlock.migrations import MigrationOperations, add_columns, drop_columns
+from rowlock.spi import ROWS, columns_of, partial_index_options
 
 
 def dispatch_columns() -> list[Column[Any]]:
     """Return new columns as `DispatchColumns` has them."""
-    return [
-        Column("dedup_key", String(255), nullable=False, server_default=text("''")),
-        Column("status", String(16), nullable=False, server_default="pending"),
-        Column("submitted_at", UtcDateTime, nullable=False, server_default=due_at_once()),
-        Column("started_at", UtcDateTime, nullable=True),
-        Column("finished_at", UtcDateTime, nullable=True),
-        Column("worker", String(255), nullable=True),
-        Column("progress", String(256), nullable=True),
-        Column("stages", JSON, nullable=False, server_default=empty_object()),
-        Column("losses", Integer, nullable=False, server_default="0"),
-        Column("error", Text, nullable=True),
-        Column("superseded_by", String(255), nullable=True),
-    ]
+    return columns_of(DispatchColumns)
 
 
 def dispatch_indexes(table_name: str, *, key: str = "id") -> tuple[Index, ...]:
@@ -73,10 +58,12 @@ def add_dispatch_columns(
 ) -> None:
     """Add the columns of `DispatchColumns`. Rows that are there are completed, and have no key."""
     can_alter = ROWS.on(op.get_context().dialect.name).alters_defaults
-    for new in dispatch_columns():
-        if can_alter and new.name == "status":
-            new.server_default = DefaultClause("completed")
-        op.add_column(table_name, new, schema=schema)
+    columns = dispatch_columns()
+    if can_alter:
+        next(one for one in columns if one.name == "status").server_default = DefaultClause(
+            "completed"
+        )
+    add_columns(op, table_name, columns, schema=schema)
     if can_alter:
         op.alter_column(
             table_name, "status", existing_type=String(16), server_default="pending", schema=schema
@@ -91,8 +78,7 @@ def drop_dispatch_columns(
     op: MigrationOperations, table_name: str, *, schema: str | None = None
 ) -> None:
     """Take back `add_dispatch_columns`. Stop the pipelines and drop the indexes first."""
-    for old in reversed(dispatch_columns()):
-        op.drop_column(table_name, old.name, schema=schema)
+    drop_columns(op, table_name, dispatch_columns(), schema=schema)
 
 
 def add_dispatch_indexes(
@@ -102,14 +88,9 @@ def add_dispatch_indexes(
     reading the table takes.
     """
     for index in dispatch_indexes(table_name, key=key):
-        columns: list[Any] = [
-            part if isinstance(part, str) else part.name
-            for part in index.expressions or index.columns
-        ]
-        options = {name: index.dialect_kwargs[name] for name in index.dialect_kwargs}
-        op.create_index(
-            index.name, table_name, columns, unique=index.unique, schema=schema, **options
-        )
+        names, options = (index.name, table_name), index.dialect_kwargs
+        columns = list(index.expressions)
+        op.create_index(*names, columns, unique=index.unique, schema=schema, **options)
 
 
 def drop_dispatch_indexes(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Final, TypeAlias, Unpack, cast
 
 from rowlock import Outcome, Pipeline, PipelineItem, SettingsKeywords
@@ -19,7 +20,6 @@ from rowlock.graph.flow import Flow, Graph
 from rowlock.graph.standing import StandingGraph
 from rowlock.graph.statistics import GraphStatistics
 from rowlock.graph.topology import Node
-from rowlock.pipelines.construction import did_you_mean, own_names
 from rowlock.pipelines.outcomes import OUTCOMES
 from rowlock.spi import WORKERS_MAX, ModelT
 
@@ -106,10 +106,10 @@ class GraphPipeline(Pipeline[ModelT], reserved=False):
         Called when the pipeline is built, and again for fresh nodes after one that broke. What an
         operator returns leaves the graph at once if it is an outcome.
         """
-        raise ConfigurationError(
-            f"{self.name} must say what its rows pass through: override build(items)"
-            f"{did_you_mean('build', own_names(type(self), GraphPipeline))}"
-        )
+        own = set(dir(type(self))) - set(dir(GraphPipeline))
+        meant = [f"; its {one} is never called" for one in get_close_matches("build", own, n=1)]
+        text = f"{self.name} must say what its rows pass through: override build(items)"
+        raise ConfigurationError(text + "".join(meant))
 
     async def process(self, item: PipelineItem[ModelT]) -> Outcome | None:
         """Have a row pass through the graph, and return its outcome."""

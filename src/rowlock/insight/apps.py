@@ -12,7 +12,6 @@ import inspect
 import os
 import sys
 import threading
-import tomllib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 
 from rowlock import PipelineManager
+from rowlock.app_names import app_of_project
 from rowlock.clock import monotonic
 from rowlock.errors import AppError, describe
 from rowlock.insight.asking import engine_of
@@ -87,19 +87,10 @@ def app_named(
     """
     if app or environment.get(APP_VARIABLE):
         return app or environment[APP_VARIABLE], folder, None
-    for above in (folder, *folder.parents):
-        project = above / "pyproject.toml"
-        if project.is_file():
-            try:
-                tool: Any = tomllib.loads(project.read_text(encoding="utf-8")).get("tool")
-            except (OSError, ValueError) as error:
-                raise AppError(f"{project} cannot be read: {describe(error)}") from error
-            table = tool.get("rowlock") if isinstance(tool, dict) else None
-            named = table.get("app") if isinstance(table, dict) else None
-            if isinstance(named, str) and named:
-                _check_owner(project, named)
-                return named, above, project
-            break
+    if (found := app_of_project(folder)) is not None:
+        named, project = found
+        _check_owner(project, named)
+        return named, project.parent, project
     raise AppError(
         f"say where the pipelines are: {EXAMPLE}, or {APP_VARIABLE}=myservice.app:manager in the"
         ' environment, or app = "myservice.app:manager" below [tool.rowlock] in pyproject.toml'

@@ -21,9 +21,10 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import Column, Connection, Dialect, Table, and_, case, func, inspect, or_, select
+from sqlalchemy.engine.interfaces import ReflectedColumn
 from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import NullType
@@ -32,22 +33,25 @@ from rowlock import database_now
 from rowlock.insight.asking import AwayDatabase, ask_part, whole_else_apart
 from rowlock.insight.claim_plan import OWN_PREFIX, ClaimSeen, claim_seen
 from rowlock.insight.findings import Finding, IndexWanted, Level, index_of
-from rowlock.insight.insight_dialect import INSIGHT, ColumnSeen, IndexSeen, TableSeen
+from rowlock.insight.insight_dialect import INSIGHT, TableSeen
 from rowlock.insight.migrations import CONTROLS, REPLICAS
 from rowlock.insight.questions import RowAsked, has_parked_index, left_in
 from rowlock.insight.replicas import LiveReplicas, ReplicaState
 from rowlock.insight.shown import duration, lasting, shown
 from rowlock.insight.tables import InsightTables
 from rowlock.insight.verdicts import Refused, TableLock, ended, transaction_text
-from rowlock.rows.leased_table import CLEARED_COLUMNS
-from rowlock.rows.migrations import FILLFACTOR
+from rowlock.migrations import FILLFACTOR
 from rowlock.spi import (
-    INDEX_INFO,
     LOCK_COLUMNS,
     OWNER_SEPARATOR,
     SCHEDULE_COLUMNS,
+    IndexSeen,
     LeasedTable,
     database_time_after,
+    due_indexes,
+    heartbeat_problems,
+    indexes_of,
+    unserved,
 )
 
 # ---------------------------------------------------------------- a look at one table
@@ -63,17 +67,9 @@ async def look_at_table(connection: AsyncConnection, table: Table) -> TableSeen 
         found = await connection.run_sync(look)
     except NoSuchTableError:
         return None
-    dialect, columns = INSIGHT.of(connection), {}
-    for column in found:
-        has_default = column.get("default") is not None
-        columns[column["name"]] = ColumnSeen(
-            column["name"],
-            column["type"].compile(dialect=connection.dialect),
-            bool(column["nullable"]),
-            has_default or bool(column.get("identity") or column.get("computed")),
-        )
-    indexes = await dialect.indexes(connection, table)
-    return TableSeen(columns, indexes, await dialect.storage(connection, table))
+    indexes = await connection.run_sync(indexes_of, table)
+    storage = await INSIGHT.of(connection).storage(connection, table)
+    return TableSeen({column["name"]: column for column in found}, indexes, storage)
 
 
 # ---------------------------------------------------------------- columns
@@ -97,12 +93,14 @@ NEVER_CLAIMED: Final = "a row without it is never claimed"
 
 @dataclass(frozen=True, slots=True)
 class TableWanted:
-    """A table as it should be: rowlock keeps the columns `own`, and needs those `used`."""
+    """A table as it should be: claims read all its columns, and rowlock keeps the `own` ones; with
+    the questions for each pipeline that claims from it.
+    """
 
     table: Table
     own: Collection[str]
-    used: Collection[str]
     dialect: Dialect
+    asked: Sequence[RowAsked] = ()
 
     @property
     def name(self) -> str:
@@ -114,7 +112,7 @@ def column_findings(wanted: TableWanted, seen: TableSeen) -> list[Finding]:
     for column in wanted.table.columns:
         there = seen.columns.get(column.name)
         if there is None:
-            found += [_missing_column(wanted, column)] if column.name in wanted.used else []
+            found.append(_missing_column(wanted, column))
         elif column.name in wanted.own:
             found += _differences(wanted, column, there)
     return found
@@ -133,17 +131,20 @@ def _missing_column(wanted: TableWanted, column: Column[Any]) -> Finding:
     return Finding(wanted.name, Level.BAD, what, remedy)
 
 
-def _differences(wanted: TableWanted, column: Column[Any], there: ColumnSeen) -> Iterable[Finding]:
+def _differences(
+    wanted: TableWanted, column: Column[Any], there: ReflectedColumn
+) -> Iterable[Finding]:
     yield from _type_findings(wanted, column, there)
     name, takes_null = f"column {column.name}", bool(column.nullable)
-    if there.is_nullable and not takes_null:
+    is_filled = there["default"] is not None or there.get("identity") or there.get("computed")
+    if there["nullable"] and not takes_null:
         yield Finding(
             wanted.name, Level.BAD, f"{name} may be null: {NEVER_CLAIMED}", "set it NOT NULL"
         )
-    elif takes_null and not there.is_nullable:
+    elif takes_null and not there["nullable"]:
         what = f"{name} takes no null, and null means that there is none"
         yield Finding(wanted.name, Level.BAD, what, "let it be null")
-    elif not (takes_null or there.has_default) and _has_default(column):
+    elif not (takes_null or is_filled) and _has_default(column):
         what = f"{name} has no default: rows that others insert without it are refused"
         yield Finding(wanted.name, Level.WARN, what, "give it the model's")
 
@@ -153,20 +154,20 @@ def _has_default(column: Column[Any]) -> bool:
 
 
 def _type_findings(
-    wanted: TableWanted, column: Column[Any], there: ColumnSeen
+    wanted: TableWanted, column: Column[Any], there: ReflectedColumn
 ) -> Iterable[Finding]:
     if isinstance(column.type, NullType):
         return
-    should = column.type.compile(dialect=wanted.dialect)
-    kinds = kind_of(should), kind_of(there.type_sql)
+    should, is_there = (one.compile(dialect=wanted.dialect) for one in (column.type, there["type"]))
+    kinds = kind_of(should), kind_of(is_there)
     is_same = kinds[0] == kinds[1] or kinds in _SAME_KINDS
-    lengths = [_length(should), _length(there.type_sql)]
+    lengths = [_length(should), _length(is_there)]
     if is_same and (lengths[1] is None or (lengths[0] or 0) <= lengths[1]):
         return
     what = (
         f"column {column.name} holds {lengths[1]} characters, the model says {lengths[0] or 'any'}"
         if is_same
-        else f"column {column.name} is {kinds[1]} ({there.type_sql}), not {kinds[0]}"
+        else f"column {column.name} is {kinds[1]} ({is_there}), not {kinds[0]}"
     )
     yield Finding(wanted.name, Level.BAD, what, f"make it {should}")
 
@@ -183,38 +184,27 @@ LARGE_ROW_BYTES: Final = 64 * 1024
 """A row above makes updates of its lease slow where they write all of it, in bytes."""
 FULL_MIN: Final = 90  # a fillfactor above leaves heartbeats no room, in percent
 _NAMED_PARKED: Final = re.compile(r"\bparked_at\b.*\bIS NULL\b", re.IGNORECASE | re.DOTALL)
-_STRING: Final = re.compile(r"'(?:[^']|'')*'")
 _PARTIAL: Final = re.compile(r"\bWHERE\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedTable:
-    """A table from which pipelines claim; each claim and heartbeat writes the columns `cleared`."""
-
-    wanted: TableWanted
-    cleared: Collection[str]
-    claims: Sequence[ClaimSeen]
-
-
-def claim_findings(claimed: ClaimedTable, seen: TableSeen) -> Iterable[Finding]:
+def claim_findings(
+    wanted: TableWanted, seen: TableSeen, claims: Sequence[ClaimSeen]
+) -> Iterable[Finding]:
     """Return what is wrong with the indexes of claims, and with the storage of the table."""
-    wanted = claimed.wanted
-    for index in seen.indexes:
-        # A value of the condition may say anything.
-        spelt = _STRING.sub("''", index.body)
-        named = [one for one in claimed.cleared if re.search(rf"\b{re.escape(one)}\b", spelt)]
-        for column in named[:1]:
-            what = f"index {index.name} contains {column}: every heartbeat writes every index"
-            do = "drop its constraint" if index.is_constraint else "drop it"
-            yield Finding(wanted.name, Level.BAD, f"{what} (0 % heap-only)", do)
-    given: set[str] = set()
-    for claim in claimed.claims:
+    leased = wanted.asked[0].question.leased
+    for problem in heartbeat_problems(leased, seen.indexes):
+        yield Finding(wanted.name, Level.BAD, *problem)
+    taken = {claim.served_by for claim in claims if claim.served_by is not None}
+    for claim in claims:
         serving = next((one for one in seen.indexes if one.name == claim.served_by), None)
         if claim.refused:
             what = "cannot be looked at now" if claim.may_pass else "is refused"
             yield Finding(claim.pipeline, Level.BAD, f"its claim {what}: {claim.refused}")
         elif claim.wanted is not None and serving is None:
-            yield _unserved(claimed, seen, claim, given=given)
+            what = unserved(claim.pipeline, leased, seen.indexes, taken=taken)
+            remedy = _remedy(wanted, claim.pipeline, claim.wanted, taken=taken)
+            yield Finding(wanted.name, Level.BAD, what, remedy)
+            taken.add(claim.wanted.name)
         elif claim.wanted is not None and serving is not None:
             yield from _weaker(wanted, claim, serving)
     percent = seen.storage.fillfactor
@@ -229,14 +219,19 @@ def claim_findings(claimed: ClaimedTable, seen: TableSeen) -> Iterable[Finding]:
             " outcome writes a row as a whole",
             "keep long columns in a table of their own",
         )
+    # The tables of streams are ours: flows say themselves which of their shards are parked.
+    is_ours = wanted.table.name.startswith(STREAM_PREFIX)
+    if leased.has_schedule and not is_ours and not has_parked_index(leased):
+        what = "its parked rows are neither counted nor found in order: no index has them"
+        yield Finding(wanted.name, Level.NOTE, what, f"parked_index({leased.name})")
 
 
 def index_findings(wanted: TableWanted, seen: TableSeen) -> Iterable[Finding]:
     """Return the missing indexes of the model, those of claims apart, and the invalid ones."""
-    there = {index.name for index in seen.indexes}
+    there, of_claims = {index.name for index in seen.indexes}, due_indexes(wanted.table)
     for index in sorted(wanted.table.indexes, key=lambda one: str(one.name)):
         lacks = [part.name for part in index.columns if part.name not in seen.columns]
-        if index.name not in there and INDEX_INFO not in index.info and not lacks:
+        if index.name not in there and index not in of_claims and not lacks:
             yield _missing_index(wanted, index_of(index, wanted.dialect))
     for one in seen.indexes:
         if not one.is_valid and not one.is_being_built:
@@ -247,24 +242,16 @@ def index_findings(wanted: TableWanted, seen: TableSeen) -> Iterable[Finding]:
             yield Finding(wanted.name, Level.BAD, what, "build it again, or drop it")
 
 
-def _unserved(
-    claimed: ClaimedTable, seen: TableSeen, claim: ClaimSeen, *, given: set[str]
-) -> Finding:
-    wanted, index = claimed.wanted, claim.wanted
-    assert index is not None
-    serves_another = {each.served_by for each in claimed.claims} | given
-    name = index.name
-    if name in serves_another:
-        name = f"{name}_{claim.pipeline.lower()}"[:63]
-    given.add(name)
-    old = next((one for one in seen.indexes if one.name == name), None)
-    another = f", since {name} does not" if old is not None and old.is_valid else ""
-    return Finding(
-        wanted.name,
-        Level.BAD,
-        f"no index serves the claim of {claim.pipeline}{another}",
-        f"add {name} ON {wanted.name} {index.text}",
-    )
+def _remedy(
+    wanted: TableWanted, pipeline: str, index: IndexWanted, *, taken: Collection[str]
+) -> str:
+    name, call = index.name, f"due_index({pipeline})"
+    names = {str(one.name) for one in wanted.table.indexes}
+    if name in taken or (name in names and not index.is_declared):
+        name = f"{name}_{pipeline.lower()}"[:63]
+        call = f'due_index({pipeline}, name="{name}")'
+    declare = "" if index.is_declared else f"write {call} below the class, for Alembic, or "
+    return f"{declare}add {name} ON {wanted.name} {index.text}"
 
 
 def _weaker(wanted: TableWanted, claim: ClaimSeen, serving: IndexSeen) -> Iterable[Finding]:
@@ -449,14 +436,8 @@ WORK_NAMES: Final = frozenset(
 """Columns of dispatched rows."""
 EVENT_COLUMNS: Final = ("position", "bucket")
 TABLES_MAX: Final = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class TableAsked:
-    """A table, and the questions for each pipeline that claims from it."""
-
-    table: Table
-    asked: tuple[RowAsked, ...] = ()
+TableOf: TypeAlias = tuple[Table, list[RowAsked]]
+"""A table, and the questions for each pipeline that claims from it."""
 
 
 def table_checks(
@@ -466,9 +447,9 @@ def table_checks(
     return [
         partial(
             whole_else_apart,
-            partial(read, leased, partial(_findings_of, asked=one, pipelines=pipelines)),
+            partial(read, leased, partial(_findings_of, of=table, pipelines=pipelines)),
         )
-        for one, leased in _tables_of(asked)[:TABLES_MAX]
+        for table, leased in _tables_of(asked)[:TABLES_MAX]
     ]
 
 
@@ -481,28 +462,27 @@ def not_looked_at(away: AwayDatabase) -> Finding:
     return Finding(away.database, Level.BAD, away.what, away.unseen)
 
 
-def _tables_of(asked: Sequence[RowAsked]) -> list[tuple[TableAsked, LeasedTable]]:
+def _tables_of(asked: Sequence[RowAsked]) -> list[tuple[TableOf, LeasedTable]]:
     claimed: dict[Table, list[RowAsked]] = {}
     for one in asked:
         claimed.setdefault(one.question.leased.table, []).append(one)
-    found = [
-        (TableAsked(table, tuple(group)), group[0].question.leased)
-        for table, group in claimed.items()
-    ]
     beside = {
         table: group[0].question.leased
         for claimed_table, group in claimed.items()
         for table in claimed_table.metadata.sorted_tables
         if table not in claimed and (table.name.startswith(OWN_PREFIX) or STREAM_KEY in vars(table))
     }
-    return [*found, *((TableAsked(table), leased) for table, leased in beside.items())]
+    return [
+        *(((table, group), group[0].question.leased) for table, group in claimed.items()),
+        *(((table, []), leased) for table, leased in beside.items()),
+    ]
 
 
 async def _findings_of(
-    connection: AsyncConnection, *, asked: TableAsked, pipelines: Sequence[str], apart: bool
+    connection: AsyncConnection, *, of: TableOf, pipelines: Sequence[str], apart: bool
 ) -> list[Finding]:
-    table, dialect = asked.table, INSIGHT.of(connection)
-    name = table.fullname
+    wanted, dialect = _wanted(*of, connection.dialect), INSIGHT.of(connection)
+    table, name = wanted.table, wanted.name
     ask_lock = partial(dialect.table_lock, connection, (table,))
     lock = await ask_part(connection, ask_lock, apart=apart)
     if isinstance(lock, TableLock):
@@ -514,75 +494,58 @@ async def _findings_of(
     seen = await ask_part(connection, partial(look_at_table, connection, table), apart=apart)
     if isinstance(seen, Refused):
         return [_refused(name, "the table", seen)]
-    wanted = _wanted(asked, connection.dialect)
     if seen is None:
         return [_absent(wanted)]
     found = [*column_findings(wanted, seen), *index_findings(wanted, seen)]
     for by in await left_in(connection, table, apart=apart):
         what = f"{transaction_text(by)}, has rows of the table, which claims pass over"
         found.append(Finding(name, Level.BAD, what, ended(by, "end it")))
-    if asked.asked:
-        found += await _claim_findings(connection, asked, wanted, seen=seen, apart=apart)
-        found += await _leftovers(connection, asked, pipelines, apart=apart)
+    if wanted.asked:
+        claims = await _claims_seen(connection, wanted, seen, apart=apart)
+        found += claim_findings(wanted, seen, claims)
+        found += await _leftovers(connection, wanted, pipelines, apart=apart)
     return found
 
 
-async def _claim_findings(
-    connection: AsyncConnection,
-    asked: TableAsked,
-    wanted: TableWanted,
-    *,
-    seen: TableSeen,
-    apart: bool,
-) -> Iterable[Finding]:
-    is_alone = len(asked.asked) == 1
-    there = {index.name for index in seen.indexes if index.is_valid}
-    lacks = [name for name in wanted.used if name not in seen.columns]
+async def _claims_seen(
+    connection: AsyncConnection, wanted: TableWanted, seen: TableSeen, *, apart: bool
+) -> list[ClaimSeen]:
+    is_alone = len(wanted.asked) == 1
+    lacks = any(column.name not in seen.columns for column in wanted.table.columns)
     claims = []
-    for one in asked.asked:
+    for one in wanted.asked:
         claim = await claim_seen(connection, one, seen.indexes, is_alone=is_alone, apart=apart)
         if lacks and claim.refused and one.failure is None:
             # Refused for the column that it lacks, which was told: so by the index's name.
             named = None if claim.wanted is None else claim.wanted.name
-            served_by = named if named in there else None
-            claim = ClaimSeen(claim.pipeline, served_by, claim.wanted)
+            there = named in {index.name for index in seen.indexes if index.is_valid}
+            claim = ClaimSeen(claim.pipeline, named if there else None, claim.wanted)
         claims.append(claim)
-    leased = asked.asked[0].question.leased
-    cleared = [leased.column(name).name for name in CLEARED_COLUMNS]
-    found = [*claim_findings(ClaimedTable(wanted, cleared, claims), seen)]
-    # The tables of streams are ours: flows say themselves which of their shards are parked.
-    is_ours = wanted.table.name.startswith(STREAM_PREFIX)
-    if leased.has_schedule and not is_ours and not has_parked_index(leased):
-        what = "its parked rows are neither counted nor found in order: no index has them"
-        found.append(Finding(wanted.name, Level.NOTE, what, f"parked_index({leased.name})"))
-    return found
+    return claims
 
 
 async def _leftovers(
-    connection: AsyncConnection, asked: TableAsked, pipelines: Sequence[str], *, apart: bool
+    connection: AsyncConnection, wanted: TableWanted, pipelines: Sequence[str], *, apart: bool
 ) -> Iterable[Finding]:
-    leased, name = asked.asked[0].question.leased, asked.table.fullname
-    owners = await ask_part(
-        connection, partial(look_for_leftovers, connection, leased), apart=apart
-    )
+    look = partial(look_for_leftovers, connection, wanted.asked[0].question.leased)
+    owners = await ask_part(connection, look, apart=apart)
     if isinstance(owners, Refused):
         is_told = "column" in owners.why
-        return [] if is_told else [_refused(name, "what was left behind", owners)]
-    return leftover_findings(name, owners, pipelines)
+        return [] if is_told else [_refused(wanted.name, "what was left behind", owners)]
+    return leftover_findings(wanted.name, owners, pipelines)
 
 
-def _wanted(asked: TableAsked, dialect: Dialect) -> TableWanted:
-    table = asked.table
+def _wanted(table: Table, asked: Sequence[RowAsked], dialect: Dialect) -> TableWanted:
     everything = {column.name for column in table.columns}
     if table.name.startswith(OWN_PREFIX):
-        return TableWanted(table, everything, everything, dialect)
+        return TableWanted(table, everything, dialect, asked)
     own = set(EVENT_COLUMNS) if STREAM_KEY in vars(table) else set[str]()
-    for one in asked.asked:
+    for one in asked:
         leased = one.question.leased
         names = [*LOCK_COLUMNS, *(SCHEDULE_COLUMNS if leased.has_schedule else ())]
         own |= {leased.column(name).name for name in names}
         own |= WORK_NAMES if one.is_dispatched else set()
-    return TableWanted(table, own & everything, everything, dialect)
+    return TableWanted(table, own & everything, dialect, asked)
 
 
 def _absent(wanted: TableWanted) -> Finding:

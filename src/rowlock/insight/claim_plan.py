@@ -8,20 +8,18 @@ test says the same as that of years later.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from sqlalchemy import Dialect, Select, and_, func, inspect, literal, literal_column, select
+from sqlalchemy import func, literal, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.dialects.contract import LEASES
-from rowlock.errors import ModelError
 from rowlock.insight.asking import ask_part, ask_value
-from rowlock.insight.findings import IndexWanted, index_of, sql_of
-from rowlock.insight.insight_dialect import INSIGHT, IndexSeen, StorageSeen
-from rowlock.insight.questions import RowAsked, conjuncts_of
+from rowlock.insight.findings import IndexWanted, wanted_index
+from rowlock.insight.insight_dialect import INSIGHT, StorageSeen
+from rowlock.insight.questions import RowAsked
 from rowlock.insight.shown import (
     REASON,
     WIDTH_MIN,
@@ -35,14 +33,16 @@ from rowlock.insight.shown import (
 )
 from rowlock.insight.status import PipelineStatus, count_text
 from rowlock.insight.verdicts import Refused
-from rowlock.leases.claim_request import spellings_of
-from rowlock.rows.indexes import due_index_name, index_condition
-from rowlock.spi import INDEX_INFO, ROWS, Query, oldest_first, order_column
-
-T = TypeVar("T")
+from rowlock.spi import (
+    IndexSeen,
+    claim_query,
+    indexes_of,
+    place_of,
+    planned,
+    serving_index,
+)
 
 PLAN_SCHEMA: Final = "rowlock.claim_plan/1"
-INDEXES_MAX: Final = 20  # most indexes of which it is asked whether they serve
 LARGE_ROWS: Final = 10_000
 """Below so many rows an explanation does not mention that no index serves."""
 OWN_PREFIX: Final = "rowlock_"  # prefix of our own tables; those with claims have few rows
@@ -151,30 +151,38 @@ async def claim_seen(
     name = asked.pipeline.name
     if asked.failure is not None:
         return ClaimSeen(name, None, None, f"ready() fails: {shown(asked.failure)}")
-    wanted = None
-    if not asked.question.leased.table.name.startswith(OWN_PREFIX):
-        wanted = wanted_index(asked, connection.dialect, is_alone=is_alone)
-    found = await _asked_of_claim(
-        connection, asked, partial(_serving, connection, asked, indexes=indexes), apart=apart
-    )
+    leased, parts, wanted = asked.question.leased, asked.question.parts, None
+    if not leased.table.name.startswith(OWN_PREFIX):
+        wanted = wanted_index(
+            name, leased, connection.dialect, ready=parts.ready, is_alone=is_alone
+        )
+    query, place = claim_query(leased, parts.whole), place_of(leased)
+    serving = partial(serving_index, indexes=indexes, place=place)
+    ask = partial(connection.run_sync, serving, leased.table, query)
+    found = await ask_part(connection, ask, apart=apart)
     if isinstance(found, Refused):
         return ClaimSeen(name, None, wanted, found.why, found.may_pass)
     return ClaimSeen(name, found, wanted)
 
 
+async def _claim_seen(connection: AsyncConnection, asked: RowAsked, *, is_alone: bool) -> ClaimSeen:
+    look = partial(connection.run_sync, indexes_of, asked.question.leased.table)
+    indexes = await ask_part(connection, look, apart=True)
+    if isinstance(indexes, Refused):
+        return ClaimSeen(asked.pipeline.name, None, None, indexes.why, indexes.may_pass)
+    return await claim_seen(connection, asked, indexes, is_alone=is_alone)
+
+
 async def claim_plan(connection: AsyncConnection, asked: RowAsked, *, is_alone: bool) -> ClaimPlan:
     """Return the plan of a pipeline's claims; transaction and `is_alone` as for `claim_seen`."""
     dialect, table = INSIGHT.of(connection), asked.question.leased.table
-    indexes = await ask_part(connection, partial(dialect.indexes, connection, table), apart=True)
-    if isinstance(indexes, Refused):
-        seen = ClaimSeen(asked.pipeline.name, None, None, indexes.why, indexes.may_pass)
-    else:
-        seen = await claim_seen(connection, asked, indexes, is_alone=is_alone)
-    ask = partial(dialect.storage, connection, table)
-    storage = await ask_part(connection, ask, apart=True)
+    seen = await _claim_seen(connection, asked, is_alone=is_alone)
+    storage = await ask_part(connection, partial(dialect.storage, connection, table), apart=True)
     lines: Any = ()
     if not seen.refused:
-        lines = await _asked_of_claim(connection, asked, partial(dialect.plan, connection))
+        query = claim_query(asked.question.leased, asked.question.parts.whole)
+        ask = partial(connection.run_sync, planned, query, dialect.plan)
+        lines = await ask_part(connection, ask, apart=True)
     return ClaimPlan(
         seen.pipeline,
         table.fullname,
@@ -200,116 +208,13 @@ async def unserved_remarks(
 
 
 async def _unserved_remark(connection: AsyncConnection, asked: RowAsked) -> str | None:
-    if asked.failure is not None:
-        return None
-    dialect = INSIGHT.of(connection)
-    lines = await _asked_of_claim(connection, asked, partial(dialect.plan, connection))
-    # Most explanations end here: the index is found in one statement.
-    if isinstance(lines, Refused) or not dialect.reads_whole_table(lines):
+    seen = await _claim_seen(connection, asked, is_alone=True)
+    if seen.refused or seen.served_by is not None or seen.wanted is None:
         return None
     plan = await claim_plan(connection, asked, is_alone=True)
-    if plan.refused or not plan.wanted:
-        return None
     rows = plan.rows if plan.rows and plan.rows > LARGE_ROWS else None
     size = f"about {_rounded(rows):,}" if rows else f"more than {LARGE_ROWS:,}"
     return f"every claim reads the whole table ({size} rows): no index serves it; see rowlock check"
-
-
-async def _asked_of_claim(
-    connection: AsyncConnection,
-    asked: RowAsked,
-    ask: Callable[[Query], Awaitable[T]],
-    *,
-    apart: bool = True,
-) -> T | Refused:
-    refused = Refused("")
-    for query in claim_queries(asked, connection.dialect):
-        found: T | Refused = await ask_part(connection, partial(ask, query), apart=apart)
-        if not isinstance(found, Refused):
-            return found
-        refused = found
-    return refused
-
-
-def claim_queries(asked: RowAsked, dialect: Dialect) -> Iterator[Query]:
-    """Return a SELECT like the claim, in each spelling of the database."""
-    leased = asked.question.leased
-    query: Select[Any] = (
-        select(literal_column("1"))
-        .select_from(leased.table)
-        .where(asked.question.parts.whole)
-        .order_by(*oldest_first(leased))
-        .limit(1)
-    )
-    return spellings_of(query, dialect)
-
-
-async def _serving(
-    connection: AsyncConnection, asked: RowAsked, query: Query, *, indexes: tuple[IndexSeen, ...]
-) -> str | None:
-    leased = asked.question.leased
-    # Refused, if the claim is, also where there is no index to ask about.
-    await INSIGHT.of(connection).plan(connection, query)
-    place = leased.column(order_column(leased).key).name
-    candidates = [index.name for index in indexes if index.is_valid and place in index.body]
-    for name in candidates[:INDEXES_MAX]:
-        serves = LEASES.of(connection).is_served_by
-        if await serves(connection, leased, query=query, index=name):
-            return name
-    return None
-
-
-def wanted_index(asked: RowAsked, dialect: Dialect, *, is_alone: bool) -> IndexWanted:
-    """Return the index that serves the claims of a pipeline; that of the model, if it has one."""
-    leased = asked.question.leased
-    place, key = leased.column(order_column(leased).key), leased.key
-    try:
-        ready = index_condition(
-            asked.pipeline.name, asked.question.parts.ready, inspect(leased.model)
-        )
-    except ModelError:
-        ready = None
-    parked = leased.column("parked_at").is_(None) if leased.has_schedule else None
-    kept = [part for part in (ready, parked) if part is not None]
-    where = _where_of(kept, dialect)
-    if where is None:
-        # A wider index serves, too: without the parts whose values have no literals.
-        parted = [one for part in kept for one in conjuncts_of(part)]
-        where = _where_of([one for one in parted if _where_of([one], dialect)], dialect)
-    ordered = place.name
-    if not leased.has_schedule:
-        ordered = ROWS.on(dialect.name).nulls_first(dialect.identifier_preparer.quote(place.name))
-    is_expression = ordered not in {place.name, dialect.identifier_preparer.quote(place.name)}
-    parts = (ordered if is_expression else place.name, key.name)
-    name = due_index_name(
-        leased.table.name, "due_at" if leased.has_schedule else "last_processed_at"
-    )
-    of_model = _of_model(asked, where, dialect, is_alone=is_alone)
-    return of_model or IndexWanted(name, parts, where)
-
-
-def _where_of(kept: list[Any], dialect: Dialect) -> str | None:
-    try:
-        where = sql_of(and_(*kept), dialect) if kept else None
-    # Values of some types have no text in SQL, and types of the host's raise what they like.
-    except Exception:  # noqa: BLE001
-        return None
-    return None if where in {None, "", "true", "1", "1 = 1"} else where
-
-
-def _of_model(
-    asked: RowAsked, where: str | None, dialect: Dialect, *, is_alone: bool
-) -> IndexWanted | None:
-    leased = asked.question.leased
-    place = leased.column(order_column(leased).key).name
-    of_claims = [
-        index_of(index, dialect)
-        for index in leased.table.indexes
-        if INDEX_INFO in index.info and index.columns and index.columns[0].name == place
-    ]
-    same = [index for index in of_claims if index.where == where]
-    # A condition that the host has spelt in its own way is meant for its one pipeline.
-    return next(iter(same or (of_claims if is_alone and len(of_claims) == 1 else [])), None)
 
 
 def _told(table: str, seen: ClaimSeen) -> str:

@@ -18,7 +18,6 @@ SQLite, "The Schema Table", "EXPLAIN QUERY PLAN" and "The INDEXED BY Clause".
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Sequence
 from datetime import timedelta
@@ -42,17 +41,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.dialects.contract import locks_of
 from rowlock.insight.asking import ask_first
-from rowlock.insight.insight_dialect import IndexSeen, InsightDialect, StorageSeen
+from rowlock.insight.insight_dialect import InsightDialect, StorageSeen
 from rowlock.insight.verdicts import Refused, TableLock, TouchingTransaction
 from rowlock.spi import LeasedTable, Query, plan_of
 
-_INDEXES = text(
-    "SELECT i.relname, pg_get_indexdef(x.indexrelid), x.indisvalid,"
-    " EXISTS (SELECT 1 FROM pg_constraint k WHERE k.conindid = x.indexrelid),"
-    " EXISTS (SELECT 1 FROM pg_stat_progress_create_index p WHERE p.index_relid = x.indexrelid)"
-    " FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid"
-    " WHERE x.indrelid = to_regclass(:name) AND NOT x.indisprimary ORDER BY i.relname LIMIT 200"
-)
 _STORAGE = text(
     "SELECT c.reltuples, (SELECT option_value FROM pg_options_to_table(c.reloptions)"
     " WHERE option_name = 'fillfactor') FROM pg_class c WHERE c.oid = to_regclass(:name)"
@@ -138,19 +130,6 @@ _TABLE_LOCK = text(
 
 
 class PostgresqlInsight(InsightDialect):
-    async def indexes(self, connection: AsyncConnection, table: Table) -> tuple[IndexSeen, ...]:
-        rows = (await connection.execute(_INDEXES, {"name": _name_of(connection, table)})).all()
-        return tuple(
-            IndexSeen(
-                str(row[0]),
-                str(row[1]).partition(" USING ")[2],
-                is_valid=bool(row[2]),
-                is_constraint=bool(row[3]),
-                is_being_built=bool(row[4]),
-            )
-            for row in rows
-        )
-
     async def storage(self, connection: AsyncConnection, table: Table) -> StorageSeen:
         """Read the catalogue; its number of rows is that of the last ANALYZE."""
         row = (await connection.execute(_STORAGE, {"name": _name_of(connection, table)})).first()
@@ -160,21 +139,10 @@ class PostgresqlInsight(InsightDialect):
             _FULL if row[1] is None else int(row[1]), int(row[0]) if row[0] >= 0 else None
         )
 
-    async def plan(self, connection: AsyncConnection, query: Query) -> tuple[str, ...]:
-        await connection.execute(_AS_IF_LARGE)
-        rows = await plan_of(connection, query, prefix="EXPLAIN (COSTS OFF) ")
-        return tuple(str(row[0]) for row in rows.all())
-
-    def reads_whole_table(self, lines: Sequence[str]) -> bool:
-        nodes = [line.strip().removeprefix("->").strip() for line in lines]
-        return any(node == "Sort" or node.startswith("Seq Scan") for node in nodes)
-
-    def serves(self, connection: Connection, table: Table, *, query: str, index: str) -> bool:
-        with connection.begin_nested() as savepoint:
-            connection.execute(_AS_IF_LARGE)
-            rows = connection.exec_driver_sql(f"EXPLAIN (COSTS OFF) {query}").all()
-            savepoint.rollback()  # with the settings
-        return not self.reads_whole_table([str(row[0]) for row in rows])
+    def plan(self, connection: Connection, query: Query) -> tuple[str, ...]:
+        connection.execute(_AS_IF_LARGE)
+        rows = plan_of(connection, query, prefix="EXPLAIN (COSTS OFF) ")
+        return tuple(str(row[0]) for row in rows)
 
     async def begin_reading(
         self, connection: AsyncConnection, *, statement_timeout: timedelta
@@ -252,27 +220,12 @@ def _transaction(columns: Sequence[Any]) -> TouchingTransaction:
     return TouchingTransaction(pid, told, max(0.0, seconds or 0.0), gid, owner)
 
 
-_SORTED: Final = "USE TEMP B-TREE FOR ORDER BY"
-_BODY: Final = re.compile(r"\bON\b[^(]*(\(.*)", re.IGNORECASE | re.DOTALL)
 SIZED_ROWS: Final = 10
 """So many rows are asked for their size: to know the length of a text SQLite reads it."""
 _PRIMARY: Final = 0xFF
 
 
 class SqliteInsight(InsightDialect):
-    async def indexes(self, connection: AsyncConnection, table: Table) -> tuple[IndexSeen, ...]:
-        """Read the schema; indexes of constraints have no statement there."""
-        quote = connection.dialect.identifier_preparer.quote
-        schema = "" if table.schema is None else f"{quote(table.schema)}."
-        statement = text(
-            f"SELECT name, sql FROM {schema}sqlite_master"  # noqa: S608 - a name, quoted
-            " WHERE type = 'index' AND tbl_name = :name AND sql IS NOT NULL ORDER BY name LIMIT 200"
-        )
-        rows = (await connection.execute(statement, {"name": table.name})).all()
-        # What stands in front of the columns is left out.
-        bodies = [found[1] if (found := _BODY.search(str(sql))) else str(sql) for _, sql in rows]
-        return tuple(IndexSeen(str(row[0]), body) for row, body in zip(rows, bodies, strict=True))
-
     async def storage(self, connection: AsyncConnection, table: Table) -> StorageSeen:
         """Return the size of the newest rows; nothing else is known."""
         sizes_of: list[Any] = [func.coalesce(func.length(column), 0) for column in table.columns]
@@ -286,30 +239,11 @@ class SqliteInsight(InsightDialect):
             sizes = ()
         return StorageSeen(None, None, max(sizes, default=0))
 
-    async def plan(self, connection: AsyncConnection, query: Query) -> tuple[str, ...]:
+    def plan(self, connection: Connection, query: Query) -> tuple[str, ...]:
         from rowlock.dialects.sqlite.leases import explaining  # noqa: PLC0415 - where it is used
 
-        rows = await plan_of(connection, query, prefix=await explaining(connection))
-        return tuple(str(row[-1]) for row in rows.all())
-
-    def reads_whole_table(self, lines: Sequence[str]) -> bool:
-        return any(
-            _SORTED in line or (line.startswith("SCAN ") and " USING " not in line)
-            for line in lines
-        )
-
-    def serves(self, connection: Connection, table: Table, *, query: str, index: str) -> bool:
-        """Demand the index; SQLite refuses where it does not fit."""
-        preparer = connection.dialect.identifier_preparer
-        source = f"FROM {preparer.format_table(table)}"
-        demanded = query.replace(source, f"{source} INDEXED BY {preparer.quote(index)}", 1)
-        try:
-            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {demanded}").all()
-        except OperationalError as error:
-            if "no query solution" not in str(error):
-                raise
-            return False
-        return not any(_SORTED in str(row[-1]) for row in plan)
+        rows = plan_of(connection, query, prefix=explaining(connection))
+        return tuple(str(row[-1]) for row in rows)
 
     async def begin_reading(
         self, connection: AsyncConnection, *, statement_timeout: timedelta

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from copy import copy
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import Dialect, Index
+from sqlalchemy import ColumnElement, Dialect, Index, UnaryExpression, inspect
 from sqlalchemy.sql import operators
-from sqlalchemy.sql.elements import ClauseElement, ColumnClause, UnaryExpression
+from sqlalchemy.sql.elements import ColumnClause
 
+from rowlock.errors import ModelError
 from rowlock.insight.shown import WIDTH_MIN, shown, wrapped
+from rowlock.spi import (
+    LeasedTable,
+    claim_index_parts,
+    conjuncts_of,
+    due_indexes,
+    index_condition,
+    index_name,
+    order_column,
+    place_of,
+    sql_of,
+)
 
 SCHEMA: Final = "rowlock.check/2"
 FINDINGS_MAX: Final = 1_000
@@ -112,39 +123,74 @@ def in_order(found: Sequence[Finding]) -> tuple[Finding, ...]:
 
 @dataclass(frozen=True, slots=True)
 class IndexWanted:
-    """An index that is to be there."""
+    """An index that is to be there; `is_declared` by the model."""
 
     name: str
     parts: tuple[str, ...]
     where: str | None = None
     is_unique: bool = False
+    is_declared: bool = True
 
     @property
     def text(self) -> str:
         return f"({', '.join(self.parts)})" + ("" if self.where is None else f" WHERE {self.where}")
 
 
-def sql_of(clause: ClauseElement, dialect: Dialect) -> str:
-    """Return an expression as the SQL of an index: with its values, without its table."""
-    nothing: Any = None
-    compiler: Any = dialect.ddl_compiler(dialect, nothing).sql_compiler
-    # A driver whose parameters begin with % wants it doubled, and an index has none.
-    compiler.preparer = copy(compiler.preparer)
-    compiler.preparer._double_percents = False
-    return str(compiler.process(clause, include_table=False, literal_binds=True))
-
-
 def index_of(index: Index, dialect: Dialect) -> IndexWanted:
-    where = index.dialect_kwargs.get(f"{dialect.name}_where")
-    return IndexWanted(
-        str(index.name),
-        tuple(_part(part, dialect) for part in index.expressions),
-        None if where is None else where if isinstance(where, str) else sql_of(where, dialect),
-        bool(index.unique),
-    )
+    wanted = _as_sql(str(index.name), (index.expressions, index.dialect_kwargs), dialect)
+    return replace(wanted, is_unique=bool(index.unique))
 
 
-def _part(part: Any, dialect: Dialect) -> str:
+def wanted_index(
+    pipeline: str,
+    leased: LeasedTable,
+    dialect: Dialect,
+    *,
+    ready: ColumnElement[bool],
+    is_alone: bool,
+) -> IndexWanted:
+    """Return the index that serves the claims of a pipeline: that of the model, if it has one.
+
+    With `is_alone` no other pipeline claims from the table.
+    """
+    try:
+        kept = conjuncts_of(index_condition(pipeline, ready, inspect(leased.model)))
+    except ModelError:
+        kept = []
+    # A wider index serves, too: without the parts whose values have no text in SQL.
+    with_text = [part for part in kept if _has_text(part, dialect)]
+    parts = claim_index_parts(leased, with_text)
+    name = index_name(leased.table.name, order_column(leased).key)
+    wanted = replace(_as_sql(name, parts, dialect), is_declared=False)
+    declared = [
+        index_of(index, dialect)
+        for index in due_indexes(leased.table)
+        if index.columns[0].name == place_of(leased)
+    ]
+    same = [index for index in declared if index.where == wanted.where]
+    # A condition that the host has spelt in its own way is meant for its one pipeline.
+    mine = same or (declared if is_alone and len(declared) == 1 else [])
+    return next(iter(mine), wanted)
+
+
+def _has_text(part: ColumnElement[bool], dialect: Dialect) -> bool:
+    # Types of the host's raise what they like.
+    try:
+        return bool(sql_of(part, dialect))
+    except Exception:  # noqa: BLE001
+        return False
+
+
+def _as_sql(
+    name: str, parts: tuple[Iterable[Any], Mapping[str, Any]], dialect: Dialect
+) -> IndexWanted:
+    columns, options = parts
+    where = options.get(f"{dialect.name}_where")
+    text = where if where is None or isinstance(where, str) else sql_of(where, dialect)
+    return IndexWanted(name, tuple(_part_sql(part, dialect) for part in columns), text)
+
+
+def _part_sql(part: Any, dialect: Dialect) -> str:
     if isinstance(part, str):
         return part
     if isinstance(part, ColumnClause) and not part.is_literal:

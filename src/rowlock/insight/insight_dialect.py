@@ -1,6 +1,5 @@
 """What questions and checks ask of each database: a transaction that writes nothing, who has a row
-in an open transaction, how a table is stored, whether an index serves, and how a migration is
-spelt.
+in an open transaction, how a table is stored, and how a claim is planned.
 
 Every method that has a connection joins its transaction, and never ends it.
 """
@@ -14,31 +13,13 @@ from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Table
+from sqlalchemy.engine.interfaces import ReflectedColumn
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.dialects import known_dialects
 from rowlock.insight.verdicts import TableLock, TouchingTransaction
-from rowlock.spi import DialectPart, LeasedTable, Query
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnSeen:
-    name: str
-    type_sql: str
-    is_nullable: bool
-    has_default: bool
-
-
-@dataclass(frozen=True, slots=True)
-class IndexSeen:
-    """An index other than that of the primary key; `body` is its columns and condition."""
-
-    name: str
-    body: str
-    is_valid: bool = True
-    is_being_built: bool = False
-    is_constraint: bool = False
+from rowlock.spi import DialectPart, IndexSeen, LeasedTable, Query
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +35,7 @@ class StorageSeen:
 
 @dataclass(frozen=True, slots=True)
 class TableSeen:
-    columns: Mapping[str, ColumnSeen]
+    columns: Mapping[str, ReflectedColumn]
     indexes: tuple[IndexSeen, ...]
     storage: StorageSeen
 
@@ -67,23 +48,12 @@ class InsightDialect(ABC):
     """What one database answers to questions and checks."""
 
     @abstractmethod
-    async def indexes(self, connection: AsyncConnection, table: Table) -> tuple[IndexSeen, ...]: ...
-
-    @abstractmethod
     async def storage(self, connection: AsyncConnection, table: Table) -> StorageSeen:
         """Return how the table is stored, without counting its rows."""
 
     @abstractmethod
-    async def plan(self, connection: AsyncConnection, query: Query) -> tuple[str, ...]:
+    def plan(self, connection: Connection, query: Query) -> tuple[str, ...]:
         """Return the plan of a SELECT, line by line, as if the table were large."""
-
-    @abstractmethod
-    def reads_whole_table(self, lines: Sequence[str]) -> bool:
-        """Return whether a `plan` may read a whole table, or sort it."""
-
-    @abstractmethod
-    def serves(self, connection: Connection, table: Table, *, query: str, index: str) -> bool:
-        """Return whether an index can be read for a SELECT, in its order."""
 
     @abstractmethod
     async def begin_reading(

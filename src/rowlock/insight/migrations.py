@@ -1,6 +1,6 @@
 """Steps for the host's own migrations: the optional tables of the windows, up and down.
 
-As in ``rows/migrations.py``, what a step does never changes, and the host's Alembic runs it. The
+As in ``rowlock.migrations``, what a step does never changes, and the host's Alembic runs it. The
 tables of the host's metadata are made of the same columns (``tables.py``); a later table or column
 will come as a later step. The history has steps of its own: a host that has the other tables
 decides about this one by itself, since it is the one that costs something with each outcome.
@@ -14,7 +14,7 @@ from sqlalchemy import JSON, Boolean, Column, Float, Index, Integer, MetaData, S
 
 from rowlock import UtcDateTime
 from rowlock.insight.insight_dialect import ENTRY_NUMBER
-from rowlock.rows.migrations import MigrationOperations
+from rowlock.migrations import MigrationOperations
 
 REPLICAS: Final = "rowlock_replicas"
 CONTROLS: Final = "rowlock_controls"

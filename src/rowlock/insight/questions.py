@@ -12,12 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from functools import partial
-from operator import and_ as is_and
 from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
-    BooleanClauseList,
     Column,
     ColumnElement,
     Dialect,
@@ -38,7 +36,6 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.sql import visitors
-from sqlalchemy.sql.operators import and_ as and_operator
 
 from rowlock import Pipeline, database_now
 from rowlock.clock import JITTER
@@ -72,6 +69,7 @@ from rowlock.spi import (
     EligibleParts,
     LeasedTable,
     LockingPipeline,
+    conjuncts_of,
     oldest_first,
     order_column,
     with_zone,
@@ -141,7 +139,7 @@ class RowQuestion:
 
     @property
     def conjuncts(self) -> tuple[ColumnElement[bool], ...]:
-        return conjuncts_of(self.parts.ready)[:CONJUNCTS_MAX]
+        return tuple(conjuncts_of(self.parts.ready)[:CONJUNCTS_MAX])
 
     @property
     def shown_columns(self) -> tuple[Column[Any], ...]:
@@ -246,13 +244,6 @@ def lives_a_lease(question: RowQuestion) -> Any:
     lives = case((state.condition(), 1), else_=0).label("lives")
     first = select(lives).where(state.among()).order_by(*state.order()).limit(HELD_MAX).subquery()
     return select(literal(1)).where(first.c.lives == 1).limit(1)
-
-
-def conjuncts_of(condition: ColumnElement[bool]) -> tuple[ColumnElement[bool], ...]:
-    """Return the clauses of the condition's top AND, those of an AND within it among them."""
-    if isinstance(condition, BooleanClauseList) and condition.operator in {and_operator, is_and}:
-        return tuple(part for clause in condition.clauses for part in conjuncts_of(clause))
-    return (condition,)
 
 
 def condition_text(

@@ -1,13 +1,13 @@
 """Claims, as every dialect gets and answers them: the request, the rows that it gives, the count of
-deaths; and the plan of a query.
+deaths.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
@@ -16,11 +16,8 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from sqlalchemy import (
     Column,
     ColumnElement,
-    CursorResult,
     Date,
     DateTime,
-    Dialect,
-    Select,
     Text,
     and_,
     case,
@@ -31,8 +28,6 @@ from sqlalchemy import (
     true,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.expression import ClauseElement, Executable
 from sqlalchemy.types import TypeEngine
 
 from rowlock.database.transaction import SessionFactory, bind_of
@@ -49,50 +44,6 @@ from rowlock.rows.lock_tokens import (
     mark_of,
     with_deaths,
 )
-
-# ---------------------------------------------------------------- plans
-
-
-Query: TypeAlias = "str | Select[Any]"
-"""A SELECT with its values in its text, or bound where types have no literals."""
-
-
-def spellings_of(query: Select[Any], dialect: Dialect) -> Iterator[Query]:
-    """Yield a SELECT first with its values in the text: an index of some rows is compared with
-    them. Then with its values bound, as a claim has them: some types have no literals, and a
-    literal may be of another type than its value.
-    """
-    # Types of the host's raise what they like.
-    with suppress(Exception):
-        yield str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
-    yield query
-
-
-class _Explained(Executable, ClauseElement):
-    inherit_cache = False
-
-    def __init__(self, query: Select[Any], prefix: str, instead: tuple[str, str]) -> None:
-        self.query, self.prefix, self.instead = query, prefix, instead
-
-
-@compiles(_Explained)
-def _compiled(element: _Explained, compiler: Any, **how: Any) -> str:
-    text: str = compiler.process(element.query, **how)
-    return element.prefix + text.replace(*element.instead, 1)
-
-
-async def plan_of(
-    connection: AsyncConnection, query: Query, *, prefix: str, instead: tuple[str, str] = ("", "")
-) -> CursorResult[Any]:
-    """Return the database's plan of `query`, which `prefix` asks for; joins the caller's
-    transaction.
-
-    The first text of `instead` is replaced in the query by the second.
-    """
-    if isinstance(query, str):
-        return await connection.exec_driver_sql(prefix + query.replace(*instead, 1))
-    return await connection.execute(_Explained(query, prefix, instead))
-
 
 # ---------------------------------------------------------------- requests and what they give
 

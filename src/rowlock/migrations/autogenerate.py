@@ -14,10 +14,10 @@ Source: Alembic, "Auto Generating Migrations" and "Operation Plugins".
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast, get_args
 
@@ -38,7 +38,6 @@ from alembic.operations.ops import (
 )
 from alembic.util import rev_id
 from sqlalchemy import (
-    Column,
     Connection,
     DefaultClause,
     Identity,
@@ -51,129 +50,81 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.sql.elements import ClauseElement
 
 from rowlock import Pipeline, UtcDateTime
+from rowlock.app_names import app_of_project
 from rowlock.errors import AppError, ConfigurationError
-from rowlock.insight.apps import app_named
-from rowlock.insight.findings import sql_of
-from rowlock.insight.insight_dialect import INSIGHT
-from rowlock.rows.indexes import KEY, DueColumn
-from rowlock.rows.migrations import (
-    FILLFACTOR,
-    add_due_index,
-    add_parked_index,
-    drop_due_index,
-    drop_parked_index,
-    set_fillfactor,
+from rowlock.spi import (
+    INDEX_INFO,
+    KEY,
+    PARKED,
+    DueColumn,
+    DueIndex,
+    IndexSeen,
+    ParkedIndex,
+    due_at_once,
+    due_indexes,
+    indexes_of,
+    serving_index,
+    sql_of,
 )
-from rowlock.spi import INDEX_INFO, PARKED, DueIndex, due_at_once
 
 STEPS_MODULE = "rowlock.migrations"  # from where a migration imports the steps
 
-
-@dataclass(frozen=True, kw_only=True)
-class IndexStep(MigrateOperation):
-    """An index of ours, built (`adds`) or dropped: of claims, made of a `DueIndex`, or of parked
-    rows, made of their `key`.
-    """
-
-    name: str
-    table_name: str
-    schema: str | None
-    concurrently: bool
-    adds: bool
-    made_of: DueIndex | str
-
-    @property
-    def is_of_claims(self) -> bool:
-        return isinstance(self.made_of, DueIndex)
-
-    @property
-    def call(self) -> Callable[..., None]:
-        if self.is_of_claims:
-            return add_due_index if self.adds else drop_due_index
-        return add_parked_index if self.adds else drop_parked_index
-
-    def reverse(self) -> IndexStep:
-        return replace(self, adds=not self.adds)
-
-    def to_diff_tuple(self) -> tuple[Any, ...]:
-        return (self.call.__name__, self.table_name, self.name)
-
-    def arguments(self, context: AutogenContext | None) -> dict[str, Any]:
-        """Return what is called with; with a `context`, as it is written."""
-        told: dict[str, Any] = {}
-        if isinstance(self.made_of, DueIndex):
-            if self.adds:
-                ready = self.made_of.ready
-                if context is not None and not isinstance(ready, str):
-                    assert context.dialect is not None
-                    ready = sql_of(ready, context.dialect)
-                told["ready"] = ready
-            told["column"] = self.made_of.column
-        elif self.adds and self.made_of != KEY:
-            told["key"] = self.made_of
-        told["name"] = self.name
-        if self.schema is not None:
-            told["schema"] = self.schema
-        if self.concurrently:
-            told["concurrently"] = True
-        return told
+StepCall: TypeAlias = tuple[str, Mapping[str, Any]]
+"""The name of a step, and what it is given beside ``op`` and the table."""
 
 
-@Operations.implementation_for(IndexStep)
-def _run(operations: Operations, step: IndexStep) -> None:
-    step.call(operations, step.table_name, **step.arguments(None))
-
-
-@renderers.dispatch_for(IndexStep)
-def _render(context: AutogenContext, step: IndexStep) -> str:
-    return _call(context, step.call.__name__, step.table_name, **step.arguments(context))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SetFillfactor(MigrateOperation):
-    """`set_fillfactor`, to be written into a migration.
-
-    Attributes:
-        percent: what is set; None takes it back.
-        goes_with_table: whether the table itself goes in the downgrade.
+@dataclass(frozen=True)
+class WrittenStep(MigrateOperation):
+    """A step of ours, to be written into a migration; in the `downgrade` there is another one, or
+    none, since the table itself goes.
     """
 
     table_name: str
     schema: str | None
-    percent: int | None = FILLFACTOR
-    goes_with_table: bool
+    does: StepCall
+    downgrade: StepCall | None
 
-    def reverse(self) -> SetFillfactor:
-        return replace(self, percent=None)
+    @property
+    def name(self) -> str:
+        return self.does[0]
+
+    @property
+    def is_concurrent(self) -> bool:
+        return "concurrently" in self.does[1]
+
+    def reverse(self) -> MigrateOperation:
+        if self.downgrade is None:
+            return ModifyTableOps(self.table_name, [])
+        return replace(self, does=self.downgrade, downgrade=self.does)
 
     def to_diff_tuple(self) -> tuple[Any, ...]:
-        return ("set_fillfactor", self.table_name, self.percent)
+        return (self.name, self.table_name, *self.does[1].values())
 
 
-@Operations.implementation_for(SetFillfactor)
-def _set(operations: Operations, step: SetFillfactor) -> None:
-    set_fillfactor(operations, step.table_name, step.percent, schema=step.schema)
+@Operations.implementation_for(WrittenStep)
+def _run(operations: Operations, step: WrittenStep) -> None:
+    call = getattr(import_module(STEPS_MODULE), step.name)
+    call(operations, step.table_name, **step.does[1], schema=step.schema)
 
 
-@renderers.dispatch_for(SetFillfactor)
-def _render_set(context: AutogenContext, step: SetFillfactor) -> str | list[str]:
-    if step.percent is None and step.goes_with_table:
-        return []
-    schema = {} if step.schema is None else {"schema": step.schema}
-    percent = () if step.percent == FILLFACTOR else (step.percent,)
-    return _call(context, "set_fillfactor", step.table_name, *percent, **schema)
-
-
-def _call(context: AutogenContext, step: str, *values: object, **options: object) -> str:
-    context.imports.add(f"from {STEPS_MODULE} import {step}")
-    prefix = str(context.opts.get("alembic_module_prefix") or "op.").removesuffix(".")
-    told = [prefix, *map(repr, values), *(f"{name}={one!r}" for name, one in options.items())]
-    one_line = f"{step}({', '.join(told)})"
+@renderers.dispatch_for(WrittenStep)
+def _render(context: AutogenContext, step: WrittenStep) -> str:
+    context.imports.add(f"from {STEPS_MODULE} import {step.name}")
+    told = dict(step.does[1])
+    if step.schema is not None:
+        told["schema"] = step.schema
+    if isinstance(ready := told.get("ready"), ClauseElement):
+        assert context.dialect is not None
+        told["ready"] = sql_of(ready, context.dialect)
+    op = str(context.opts.get("alembic_module_prefix") or "op.").removesuffix(".")
+    parts = [op, repr(step.table_name), *(f"{name}={one!r}" for name, one in told.items())]
+    one_line = f"{step.name}({', '.join(parts)})"
     if len(one_line) <= LINE_MAX:
         return one_line
-    return f"{step}(\n" + "".join(f"    {part},\n" for part in told) + ")"
+    return f"{step.name}(\n" + "".join(f"    {part},\n" for part in parts) + ")"
 
 
 LINE_MAX = 96  # longest call that is written in one line, in characters
@@ -195,32 +146,30 @@ def compare_claim_indexes(
         if isinstance(step, CreateIndexOp | DropIndexOp)
     }
     for table in context.sorted_tables:
-        of_claims = [index for index in table.indexes if INDEX_INFO in index.info]
-        known = _names_in(connection, table) if of_claims else set[str]()
-        for index in of_claims:
-            if index.name in known - told and not _serves(connection, table, index):
+        declared = due_indexes(table)
+        seen = indexes_of(connection, table) if declared else ()
+        known = {one.name for one in seen} - told
+        for index in declared:
+            if index.name in known and not _is_served(connection, index, seen):
                 steps.ops.append(_made_anew(connection, table, index))
 
 
-def _names_in(connection: Connection, table: Table) -> set[str]:
-    inspector = inspect(connection)
-    if not inspector.has_table(table.name, schema=table.schema):
-        return set()
-    return {str(one["name"]) for one in inspector.get_indexes(table.name, schema=table.schema)}
-
-
-def _serves(connection: Connection, table: Table, index: Index) -> bool:
-    dialect = connection.dialect
-    where = index.dialect_kwargs.get(f"{dialect.name}_where")
+def _is_served(connection: Connection, index: Index, seen: tuple[IndexSeen, ...]) -> bool:
+    table = cast("Table", index.table)
+    where = index.dialect_kwargs.get(f"{connection.dialect.name}_where")
     query: Select[Any] = select(literal_column("1")).select_from(table)
     query = query if where is None else query.where(where)
     query = query.order_by(*index.expressions).limit(1)
-    sql = str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
     try:
-        return INSIGHT.on(dialect.name).serves(connection, table, query=sql, index=str(index.name))
+        with connection.begin_nested() as savepoint:
+            name = serving_index(
+                connection, table, query, indexes=seen, place=index.columns[0].name
+            )
+            savepoint.rollback()  # with what was set to ask
     except SQLAlchemyError:
         # A column that the condition names is to come in this revision; the next one compares.
         return True
+    return name is not None
 
 
 def _made_anew(connection: Connection, table: Table, index: Index) -> ModifyTableOps:
@@ -234,9 +183,10 @@ ItemRenderer: TypeAlias = Callable[[str, Any, AutogenContext], Any]
 DirectivesHook: TypeAlias = Callable[[MigrationContext, Any, list[MigrationScript]], None]
 TableKey: TypeAlias = tuple[str | None, str]  # schema and name of a table
 
-_NAME: Final = r'(?:\w+|"[^"]+")'
-_IS_PARKED: Final = re.compile(rf"\(*(?:{_NAME}\.)*\"?{PARKED}\"? IS NOT NULL\)*", re.IGNORECASE)
-"""The condition of an index of parked rows, as a model or a database has it."""
+OwnIndex: TypeAlias = DueIndex | ParkedIndex
+
+_IS_PARKED: Final = re.compile(rf'\(*"?{PARKED}"? IS NOT NULL\)*', re.IGNORECASE)
+"""The condition of an index of parked rows, as a database has it."""
 
 
 def item_renderer(own: ItemRenderer | None) -> ItemRenderer:
@@ -293,39 +243,45 @@ def _rewrite(
         _check_drops(steps, tables)
         if steps == up.ops:
             continue
-        # Stable: what is concurrent comes last, since it commits all that came before.
-        steps.sort(key=_is_concurrent)
-        others = [step for step in steps if not _is_concurrent(step)]
+        concurrent = [
+            step for step in steps if isinstance(step, WrittenStep) and step.is_concurrent
+        ]
+        others = [step for step in steps if step not in concurrent]
         if others and not several_databases:
-            apart += [step for step in steps if _is_concurrent(step)]
-            steps = others
-        up.ops[:] = steps
+            apart += concurrent
+            concurrent = []
+        # What is concurrent comes last, since it commits all that came before.
+        up.ops[:] = [*others, *concurrent]
         up.reverse_into(down)
     return apart
 
 
 def _check_drops(steps: Collection[MigrateOperation], tables: dict[TableKey, Table]) -> None:
     """Refuse to drop indexes that the module of a pipeline may declare which was not imported."""
-    own = [step for step in steps if isinstance(step, IndexStep)]
-    added = {(one.schema, one.table_name, one.is_of_claims) for one in own if one.adds}
+    own = [step for step in steps if isinstance(step, WrittenStep)]
+    added = {
+        (one.schema, one.table_name, one.name.removeprefix("add_"))
+        for one in own
+        if one.name.startswith("add_")
+    }
     for step in own:
-        if step.adds or (step.schema, step.table_name, step.is_of_claims) in added:
+        kind = step.name.removeprefix("drop_")
+        if kind == step.name or (step.schema, step.table_name, kind) in added:
             continue
-        table, time = tables[step.schema, step.table_name], PARKED
-        if isinstance(step.made_of, DueIndex):
-            time = step.made_of.column[0]
-        if time not in table.columns:
+        table, given = tables[step.schema, step.table_name], step.does[1]
+        is_of_claims = "column" in given
+        if (given["column"][0] if is_of_claims else PARKED) not in table.columns:
             continue
-        declared = step.is_of_claims and sum(INDEX_INFO in index.info for index in table.indexes)
+        declared = is_of_claims and len(due_indexes(table))
         # Of a pipeline that was imported the index was taken away.
         if declared < _pipelines_of(table):
             continue
-        rows = "claims" if step.is_of_claims else "parked rows"
+        rows = "claims" if is_of_claims else "parked rows"
         raise ConfigurationError(
-            f"the migration would drop {step.name}, an index of {rows} that the database has and no"
-            f" module declares; import the module of the pipelines of {step.table_name} in"
-            f" env.py{_import_of_app()}; or, if the index is to go, call {step.call.__name__}(op,"
-            f" {step.table_name!r}, name={step.name!r}) in a migration of your own"
+            f"the migration would drop {given['name']}, an index of {rows} that the database has"
+            f" and no module declares; import the module of the pipelines of {step.table_name} in"
+            f" env.py{_import_of_app()}; or, if the index is to go, call {step.name}(op,"
+            f" {step.table_name!r}, name={given['name']!r}) in a migration of your own"
         )
 
 
@@ -341,14 +297,12 @@ def _pipelines_of(table: Table) -> int:
 
 def _import_of_app() -> str:
     try:
-        module = app_named(None, os.environ, Path.cwd())[0].partition(":")[0]
+        named = app_of_project(Path.cwd())
     except AppError:
+        named = None
+    if named is None:
         return ", which calls due_index"
-    return f", such as `import {module}`"
-
-
-def _is_concurrent(step: MigrateOperation) -> bool:
-    return isinstance(step, IndexStep) and step.concurrently
+    return f", such as `import {named[0].partition(':')[0]}`"
 
 
 def _script_of(steps: Sequence[MigrateOperation], *, after: MigrationScript) -> MigrationScript:
@@ -371,108 +325,83 @@ def _steps_of(
 ) -> Iterator[MigrateOperation]:
     new = {(step.schema, step.table_name) for step in steps if isinstance(step, CreateTableOp)}
     for step in steps:
-        if isinstance(step, ModifyTableOps):
-            is_new = (step.schema, step.table_name) in new
-            yield from _table_steps(step, tables, is_new=is_new, has_identities=has_identities)
+        is_new = (getattr(step, "schema", None), getattr(step, "table_name", None)) in new
+        if not isinstance(step, ModifyTableOps):
+            yield _index_step(step, tables, is_new=is_new) or step
+            if isinstance(step, CreateTableOp) and _is_leased(step.columns):
+                yield WrittenStep(step.table_name, step.schema, ("set_fillfactor", {}), None)
             continue
-        yield _index_step(step, tables, is_new=_table_of(step) in new) or step
-        if isinstance(step, CreateTableOp) and _is_leased(
-            {str(item.name) for item in step.columns if isinstance(item, Column)}
-        ):
-            yield SetFillfactor(
-                table_name=step.table_name, schema=step.schema, goes_with_table=True
-            )
-
-
-def _table_steps(
-    table: ModifyTableOps, tables: dict[TableKey, Table], *, is_new: bool, has_identities: bool
-) -> Iterator[MigrateOperation]:
-    apart: list[MigrateOperation] = []
-    kept: list[MigrateOperation] = []
-    for step in table.ops:
-        if (own := _index_step(step, tables, is_new=is_new)) is not None:
-            apart.append(own)
         # Where the database has no identities, changes into them would come each time.
-        elif has_identities or not isinstance(
-            getattr(step, "modify_server_default", None), Identity
-        ):
-            kept.append(step)
-    if len(kept) == len(table.ops):
-        yield table
-    elif kept:
-        yield ModifyTableOps(table.table_name, kept, schema=table.schema)
-    added = {step.column.name for step in kept if isinstance(step, AddColumnOp)}
-    if _is_leased(added):
-        yield SetFillfactor(table_name=table.table_name, schema=table.schema, goes_with_table=False)
-    yield from apart
+        kept = [
+            one
+            for one in step.ops
+            if has_identities
+            or not isinstance(getattr(one, "modify_server_default", None), Identity)
+        ]
+        pairs = [(one, _index_step(one, tables, is_new=is_new)) for one in kept]
+        others = [one for one, own in pairs if own is None]
+        if len(others) == len(step.ops):
+            yield step
+        elif others:
+            yield ModifyTableOps(step.table_name, others, schema=step.schema)
+        if _is_leased([one.column for one in others if isinstance(one, AddColumnOp)]):
+            back = "set_fillfactor", {"percent": None}
+            yield WrittenStep(step.table_name, step.schema, ("set_fillfactor", {}), back)
+        yield from (own for _, own in pairs if own is not None)
 
 
-def _is_leased(columns: set[str]) -> bool:
-    return columns >= {"lock_token", "lock_expires_at"}
-
-
-def _table_of(step: MigrateOperation) -> TableKey | None:
-    if not isinstance(step, CreateIndexOp | DropIndexOp):
-        return None
-    return step.schema, str(step.table_name)
+def _is_leased(columns: Iterable[Any]) -> bool:
+    return {"lock_token", "lock_expires_at"} <= {getattr(one, "name", None) for one in columns}
 
 
 def _index_step(
     step: MigrateOperation, tables: dict[TableKey, Table], *, is_new: bool
-) -> IndexStep | None:
+) -> WrittenStep | None:
     """Return our step for an index of claims, or of parked rows; None if it is another one."""
-    table_key = _table_of(step)
-    if table_key is None or (table := tables.get(table_key)) is None:
+    if not isinstance(step, CreateIndexOp | DropIndexOp):
         return None
-    name = str(cast("Any", step).index_name)
-    adds, made_of = isinstance(step, CreateIndexOp), None
+    name, adds = str(step.index_name), isinstance(step, CreateIndexOp)
+    table = tables.get((step.schema, str(step.table_name)))
+    if table is None:
+        return None
     if isinstance(step, CreateIndexOp):
-        index = next((one for one in table.indexes if str(one.name) == name), None)
-        if index is not None:
-            made_of = _key_of_parked(index) or _made_of(index)
+        made_of = _declared(table, name)
     else:
-        index = cast("DropIndexOp", step).to_index()
-        made_of = _key_of_parked(index) or _read_from(index, table)
-    if made_of is None:
-        return None
-    schema, table_name = table_key
-    return IndexStep(
-        name=name,
-        table_name=table_name,
-        schema=schema,
-        concurrently=not is_new,
-        adds=adds,
-        made_of=made_of,
-    )
+        made_of = _read_from(step.to_index(), table)
+    told: dict[str, Any] = {"name": name}
+    if not is_new:
+        told["concurrently"] = True
+    match made_of:
+        case DueIndex():
+            told = {"column": made_of.column} | told
+            kind, builds = "due_index", {"ready": made_of.ready}
+        case ParkedIndex():
+            kind, builds = "parked_index", {} if made_of.key == KEY else {"key": made_of.key}
+        case None:
+            return None
+    calls = (f"add_{kind}", builds | told), (f"drop_{kind}", told)
+    return WrittenStep(table.name, table.schema, *(calls if adds else calls[::-1]))
 
 
-def _key_of_parked(index: Index) -> str | None:
-    names = [str(column.name) for column in index.columns]
-    is_theirs = len(names) == len((PARKED, "key")) and names[0] == PARKED and not index.unique
-    texts = [str(condition) for condition in _conditions(index)]
-    # An index of the host's may begin with the same column, and hold other rows.
-    return names[1] if is_theirs and texts and all(map(_IS_PARKED.fullmatch, texts)) else None
-
-
-def _conditions(index: Index) -> list[Any]:
-    return [value for name, value in index.dialect_kwargs.items() if name.endswith("_where")]
-
-
-def _made_of(index: Index) -> DueIndex | None:
-    made_of: DueIndex | None = index.info.get(INDEX_INFO)
-    if made_of is None:
-        return None
+def _declared(table: Table, name: str) -> OwnIndex | None:
+    index = next((one for one in table.indexes if one.name == name), None)
+    made_of: OwnIndex | None = None if index is None else index.info.get(INDEX_INFO)
     # Steps of migrations know the columns by the names that the mixins give them.
-    told = made_of.column if isinstance(made_of.column, str) else made_of.column[0]
-    is_spelt = told in {column.name for column in index.columns}
-    others = {column.name for column in cast("Table", index.table).columns}
-    return made_of if is_spelt and (told != "due_at" or PARKED in others) else None
+    needed = {PARKED}
+    if isinstance(made_of, DueIndex):
+        place = made_of.column if isinstance(made_of.column, str) else made_of.column[0]
+        needed = {place, PARKED} if place == "due_at" else {place}
+    return made_of if needed <= {column.name for column in table.columns} else None
 
 
-def _read_from(index: Index, table: Table) -> DueIndex | None:
+def _read_from(index: Index, table: Table) -> OwnIndex | None:
     names = [str(column.name) for column in index.columns]
-    is_claims = len(names) == len(("time", "key")) and names[0] in get_args(DueColumn)
-    conditions = _conditions(index)
-    if not is_claims or not conditions or not _is_leased({*table.columns.keys()}):
+    where = [str(one) for name, one in index.dialect_kwargs.items() if name.endswith("_where")]
+    if index.unique or len(names) != len(("time", "key")) or not where:
         return None
-    return DueIndex(str(conditions[0]), (cast("Any", names[0]), names[1]))
+    if names[0] == PARKED:
+        # An index of the host's may begin with the same column, and hold other rows.
+        return ParkedIndex(names[1]) if _IS_PARKED.fullmatch(where[0]) else None
+    if names[0] in get_args(DueColumn) and _is_leased(table.columns):
+        return DueIndex(where[0], (cast("Any", names[0]), names[1]))
+    return None

@@ -139,55 +139,25 @@ def _words(name: str) -> list[str]:
     return sorted(word.removesuffix("s") for word in name.lower().split("_") if word)
 
 
-def did_you_mean(wanted: str, own: Iterable[str]) -> str:
-    """Return a hint at the one of `own` names that may be a misspelt `wanted`, or nothing."""
-    found = get_close_matches(wanted, [one for one in own if one != wanted], n=1, cutoff=0.6)
-    return f"; its {found[0]} is never called" if found else ""
-
-
 def settable(pipeline: object) -> dict[str, object]:
     """Return what an instance has set of all that is read while it is built."""
     return {name: vars(pipeline).get(name) for name in MEANT if name not in HOOKS}
 
 
-def own_names(kind: type, base: type) -> list[str]:
-    """Return what the classes of a host below `base` define."""
-    classes: tuple[Any, ...] = kind.__mro__[: kind.__mro__.index(base)]
-    return [name for one in classes for name in vars(one) if not name.startswith("_")]
-
-
 RESERVED_NAMES: Final = frozenset(
     {
-        "build_run",
-        "declared_locks",
-        "drain",
-        "expected_errors",
-        "health",
-        "hint",
-        "intent_columns",
-        "leased",
-        "name",
-        "run",
-        "schedules",
-        "settings",
-        "shutdown",
-        "start",
-        "state",
-        "statistics",
+        *("build_run", "declared_locks", "drain", "expected_errors", "health", "hint"),
+        *("intent_columns", "leased", "name", "run", "schedules", "settings", "shutdown", "start"),
+        *("state", "statistics"),
     }
 )
 """Names that a subclass may not use for something of its own."""
 
 
-def check_process(
-    name: str, process: Callable[..., Any], *, is_base: bool, own: Iterable[str]
-) -> None:
+def check_process(name: str, process: Callable[..., Any], *, is_base: bool) -> None:
     """Refuse a `process` that is missing, yields, or takes no item."""
     if is_base:
-        raise ConfigurationError(
-            f"{name} must say what to do with a row: override process(item)"
-            f"{did_you_mean('process', own)}"
-        )
+        raise ConfigurationError(f"{name} must say what to do with a row: override process(item)")
     if not callable(process):
         raise ConfigurationError(f"{name}.process must be a function, not {process!r:.100}")
     if inspect.isasyncgenfunction(process) or inspect.isgeneratorfunction(process):

@@ -26,9 +26,7 @@ from rowlock.pipelines.construction import (
     check_names,
     check_process,
     check_ready,
-    did_you_mean,
     may_return_none,
-    own_names,
     settable,
 )
 from rowlock.pipelines.context import AHEAD_MAX, ItemQueue, PipelineContext
@@ -137,12 +135,8 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
             periodic=self.periodic,
         )
         check_ready(self.name, self.leased, self.ready)
-        check_process(
-            self.name,
-            self.process,
-            is_base=type(self).process is Pipeline.process,
-            own=own_names(type(self), Pipeline),
-        )
+        is_base = type(self).process is Pipeline.process
+        check_process(self.name, self.process, is_base=is_base)
         declare_intent(self.model, self.intent_columns)
         self._as_read = settable(self)
         self._run: PipelineRun[ModelT_co] | None = None
@@ -176,10 +170,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
         """Return which rows want work, as one SQL expression over `model`. Called before every
         claim.
         """
-        raise ConfigurationError(
-            f"{self.name} must say which rows want work: override ready()"
-            f"{did_you_mean('ready', own_names(type(self), Pipeline))}"
-        )
+        raise ConfigurationError(f"{self.name} must say which rows want work: override ready()")
 
     def process(self, item: PipelineItem[ModelT_co]) -> Outcome | Awaitable[Outcome | None] | None:
         """Work on one row and return an outcome, or raise `Retry`, `Reset` or `Park`. No session is

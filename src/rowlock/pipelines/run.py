@@ -20,7 +20,7 @@ from rowlock.database.pools import claim_slot
 from rowlock.database.transaction import bind_of
 from rowlock.leases.claim_request import ClaimRequest
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.table_looks import IndexLook, look_at_indexes
+from rowlock.leases.table_looks import Problem, claim_problems
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Ended
 from rowlock.pipelines.context import BackgroundTasks, PipelineContext
@@ -38,47 +38,25 @@ LOOK_AFTER_S = 3.0
 """How long after the start the indexes are looked at, in seconds: the first claims come first."""
 
 
-async def log_indexes(context: PipelineContext[Any], request: ClaimRequest) -> IndexLook | None:
+async def log_indexes(context: PipelineContext[Any], request: ClaimRequest) -> list[Problem] | None:
     """Look at the indexes of the table, and log what to change; None if that was not possible."""
-    timeout = context.settings.database_timeout
+    timeout, name = context.settings.database_timeout, context.name
     try:
         engine = bind_of(context.session_factory(), context.leased).engine
         # A crowd that started together looks together.
         async with claim_slot(engine, wait_s=timeout.total_seconds()):
-            look = await context.transact(
-                lambda _session, connection: look_at_indexes(connection, request),
+            problems = await context.transact(
+                lambda _session, connection: claim_problems(connection, name, request),
                 purpose="look at indexes",
                 writes=False,
             )
     except Exception as error:
-        extra = {"pipeline": context.name}
+        extra = {"pipeline": name}
         logger.debug("%(pipeline)s: the indexes could not be looked at", extra, exc_info=error)
         return None
-    for problem in problems_of(context.name, context.leased.table.name, look):
-        logger.warning("%(pipeline)s: %(problem)s", {"pipeline": context.name, "problem": problem})
-    return look
-
-
-def problems_of(name: str, table_name: str, look: IndexLook) -> list[str]:
-    problems = []
-    if not look.is_served and look.candidates:
-        problems.append(
-            f"its claims can use none of {', '.join(look.candidates)}: the order is another, or the"
-            " condition is not implied by ready(); until then each claim reads all rows of"
-            f" {table_name}. due_index({name}) makes the index of the pipeline (documentation: How"
-            " to, Adopt in migrations)"
-        )
-    elif not look.is_served:
-        problems.append(
-            f"{table_name} has no index for its claims, so each of them reads and sorts all rows;"
-            f" due_index({name}), below the class, makes one (documentation: How to, Adopt in"
-            " migrations)"
-        )
-    problems += [
-        f"the index {index} mentions {column}, so every claim and heartbeat writes all indexes of"
-        f" {table_name}; drop it, claims look at the lock columns by themselves"
-        for index, column in look.with_lock_columns.items()
-    ]
+    for what, remedy in problems:
+        extra = {"pipeline": name, "problem": f"{what}; {remedy}"}
+        logger.warning("%(pipeline)s: %(problem)s", extra)
     return problems
 
 

@@ -4,20 +4,24 @@ No index may mention a ``lock_*`` column: every claim and heartbeat changes thes
 write every index of the table. The condition of an index is taken from `ready` of the pipeline, as
 far as it can stand in an index: what asks another table or the clock is left out.
 
-Not here: how they are built in a host's database (``rows/migrations.py``).
+Not here: how they are built in a host's database (``migrations/``).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from operator import and_ as and_of_python
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from sqlalchemy import (
     ARRAY,
     BindParameter,
+    Column,
     ColumnElement,
+    Dialect,
     Index,
     Table,
     TextClause,
@@ -26,13 +30,14 @@ from sqlalchemy import (
     cast,
     inspect,
     literal_column,
+    true,
 )
 from sqlalchemy import column as named_column
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Mapper
 from sqlalchemy.sql import operators, visitors
 from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.elements import BooleanClauseList, ColumnClause, Grouping
+from sqlalchemy.sql.elements import BooleanClauseList, ClauseElement, ColumnClause, Grouping
 from sqlalchemy.sql.functions import Function, FunctionElement
 from sqlalchemy.sql.selectable import SelectBase
 
@@ -42,6 +47,7 @@ from rowlock.rows.database_time import rows_of
 from rowlock.rows.leased_table import (
     CLEARED_COLUMNS,
     LOCK_COLUMNS,
+    LeasedTable,
     check_column,
     mapper_of,
     single_key,
@@ -88,7 +94,7 @@ def index_condition(
     for column in (mapper.columns[attribute] for attribute in CLEARED_COLUMNS):
         if column in named:
             raise _refused(mapper.class_.__name__, column.name)
-    kept = [_with_typed_arrays(part) for part in _parts_of(ready) if _fits_index(part, table)]
+    kept = [_with_typed_arrays(part) for part in conjuncts_of(ready) if _fits_index(part, table)]
     if not kept:
         raise ModelError(
             f"no part of the condition of {name} can stand in an index of {table.name}: each of"
@@ -96,8 +102,9 @@ def index_condition(
             f' due_index({table.name!r}, ready="..."), which the condition of {name} implies',
             model=table.name,
         )
-    # As a claim has it: SQLite uses the index only where both are spelt alike.
-    return and_(*kept) if len(kept) > 1 else kept[0].self_group(against=operators.and_)
+    condition = _all_of(kept)
+    _refuse_lock_columns(table.name, condition)
+    return condition
 
 
 def _columns_in(condition: ColumnElement[bool]) -> set[Any]:
@@ -105,15 +112,17 @@ def _columns_in(condition: ColumnElement[bool]) -> set[Any]:
     return {element for element in visitors.iterate(condition) if isinstance(element, ColumnClause)}
 
 
-def _parts_of(condition: Any) -> Iterator[ColumnElement[bool]]:
-    match condition:
-        case Grouping():
-            yield from _parts_of(condition.element)
-        case BooleanClauseList() if condition.operator is operators.and_:
-            for part in condition.clauses:
-                yield from _parts_of(part)
-        case _:
-            yield condition
+def _all_of(parts: Sequence[ColumnElement[bool]]) -> ColumnElement[bool]:
+    # As a claim has it: SQLite uses the index only where both are spelt alike.
+    return and_(*parts) if len(parts) > 1 else parts[0].self_group(against=operators.and_)
+
+
+def conjuncts_of(condition: Any) -> list[ColumnElement[bool]]:
+    """Return the clauses of the condition's top AND, those of an AND within it among them."""
+    inner = condition.element if isinstance(condition, Grouping) else condition
+    if isinstance(inner, BooleanClauseList) and inner.operator in {operators.and_, and_of_python}:
+        return [part for clause in inner.clauses for part in conjuncts_of(clause)]
+    return [condition]
 
 
 def _fits_index(part: ColumnElement[bool], table: Table) -> bool:
@@ -163,35 +172,66 @@ KEY = "id"
 _LOCK_COLUMN = re.compile(r"\block_(?:token|owner|expires_at)\b", re.IGNORECASE)
 _ALWAYS = re.compile(r"true|1( = 1)?", re.IGNORECASE)
 """What ``sqlalchemy.true()`` becomes on the databases."""
-_STRING = re.compile(r"'(?:[^']|'')*'")
+STRING = re.compile(r"'(?:[^']|'')*'")
 
 
-INDEX_INFO = "rowlock_due_index"
-"""Where ``Index.info`` keeps the `DueIndex` that an index was made of."""
-
-
-class SaysReady(Protocol):
-    """What an index needs of a pipeline."""
-
-    model: type[Any]
-
-    def ready(self) -> ColumnElement[bool]:
-        """Return which rows want work."""
-        ...
+INDEX_INFO = "rowlock_index"
+"""Where ``Index.info`` keeps the `DueIndex` or `ParkedIndex` that an index was made of."""
+IndexParts: TypeAlias = tuple[list[Any], dict[str, Any]]
+PARKED: Final = "parked_at"
+"""The column of `ScheduleColumns` that says since when a row is set aside."""
 
 
 @dataclass(frozen=True, slots=True)
 class DueIndex:
-    """What an index was made of, as `add_due_index` takes it; `ready` is without ``parked_at IS
-    NULL``.
+    """What an index of claims is made of, as `add_due_index` takes it; `ready` is without
+    ``parked_at IS NULL``.
     """
 
     ready: str | ColumnElement[bool]
     column: DueOrder
 
+    def parts(self, table_name: str) -> IndexParts:
+        """Return columns and options, as ``Index`` and ``op.create_index`` take them.
+
+        Raises:
+            ModelError: `ready` mentions a lock column, or rows are not claimed by that column.
+        """
+        place, key = (self.column, KEY) if isinstance(self.column, str) else self.column
+        if place not in get_args(DueColumn):
+            raise ModelError(
+                f"rows are claimed by due_at or by last_processed_at, so an index on {place!r}"
+                " serves no claim; name one of the two",
+                model=table_name,
+                column=place,
+            )
+        if place == "due_at":
+            return _parts(table_name, self.ready, (place, key), parked=named_column(PARKED))
+        return _parts(table_name, self.ready, (named_column(place), key), parked=None)
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedIndex:
+    """What an index of parked rows is made of."""
+
+    key: str = KEY
+
+    def parts(self, table_name: str) -> IndexParts:
+        """Return columns and options, as `DueIndex.parts` does."""
+        return [PARKED, self.key], partial_index_options(named_column(PARKED).is_not(None))
+
+
+def index_name(table_name: str, column: str | DueOrder) -> str:
+    return f"ix_{table_name}_{column if isinstance(column, str) else column[0]}"
+
+
+def due_indexes(table: Table) -> list[Index]:
+    """Return the indexes of claims that the model of a table declares."""
+    return [one for one in table.indexes if isinstance(one.info.get(INDEX_INFO), DueIndex)]
+
 
 def due_index(
-    of: str | type[Any] | SaysReady,
+    of: object,
     *,
     ready: str | ColumnElement[bool] | None = None,
     column: DueOrder | None = None,
@@ -221,29 +261,21 @@ def due_index(
         ModelError: `ready` mentions a lock column, or is missing, or nothing of it can stand in an
             index; rows are not claimed by `column`; the table has an index of that name.
     """
-    if not isinstance(of, str):
-        if column is not None:
-            raise ModelError(_usage(_name_of(of), of), model=_name_of(of))
-        return _index_of_model(of, ready=ready, name=name)
-    if ready is None:
-        raise ModelError(
-            f"which rows of {of} want work? due_index({of!r}, ready=\"status = 'submitted'\"), or"
-            " due_index(YourPipeline) below the class",
-            model=of,
-        )
-    column = column or "last_processed_at"
-    columns, options = due_index_parts(of, ready=ready, column=column)
-    info = {INDEX_INFO: DueIndex(ready, column)}
-    return Index(name or due_index_name(of, column), *columns, info=info, **options)
-
-
-def _index_of_model(of: Any, *, ready: str | ColumnElement[bool] | None, name: str | None) -> Index:
-    whose, is_pipeline = _name_of(of), is_of_pipeline(of)
-    if is_pipeline is (ready is not None):
-        raise ModelError(_usage(whose, of), model=whose)
-    # Not configured: while modules are imported, models that a relationship names may be to come.
-    mapper = mapper_of(of.model if is_pipeline else of, configured=False)
-    table, key = single_table(mapper), single_key(mapper)
+    if isinstance(of, str):
+        if ready is None:
+            raise ModelError(
+                f"which rows of {of} want work? due_index({of!r}, ready=\"status = 'submitted'\"),"
+                " or due_index(YourPipeline) below the class",
+                model=of,
+            )
+        made_of = DueIndex(ready, column or "last_processed_at")
+        columns, options = made_of.parts(of)
+        name = name or index_name(of, made_of.column)
+        return Index(name, *columns, info={INDEX_INFO: made_of}, **options)
+    whose, is_pipeline = _name_of(of), _is_of_pipeline(of)
+    if column is not None or is_pipeline is (ready is not None):
+        raise ModelError(_usage(whose, is_pipeline=is_pipeline), model=whose)
+    mapper, table, key = _mapped(of)
     for lock_column in LOCK_COLUMNS:
         check_column(mapper, lock_column)
     place: DueColumn = "due_at" if spells_schedule(mapper) else "last_processed_at"
@@ -254,16 +286,17 @@ def _index_of_model(of: Any, *, ready: str | ColumnElement[bool] | None, name: s
     if isinstance(condition, ColumnElement):
         condition = index_condition(whose, condition, mapper)
     assert condition is not None
-    _refuse_lock_columns(table.name, condition)
-    in_play = mapper.columns["parked_at"].is_(None) if place == "due_at" else None
-    where = _where(condition, in_play)
+    parked = mapper.columns[PARKED] if place == "due_at" else None
+    columns, options = _parts(table.name, condition, (ordered, key), parked=parked)
     return Index(
-        name,
-        ordered if place == "due_at" else _NullsFirst(ordered),
-        key,
-        info={INDEX_INFO: DueIndex(condition, (place, key.name))},
-        **partial_index_options(where),
+        name, *columns, info={INDEX_INFO: DueIndex(condition, (place, key.name))}, **options
     )
+
+
+def _mapped(of: Any) -> tuple[Mapper[Any], Table, Column[Any]]:
+    # Not configured: while modules are imported, models that a relationship names may be to come.
+    mapper = mapper_of(of.model if _is_of_pipeline(of) else of, configured=False)
+    return mapper, single_table(mapper), single_key(mapper)
 
 
 def _refuse_taken(table: Table, name: str, *, call: str) -> None:
@@ -278,14 +311,14 @@ def _name_of(of: object) -> str:
     return str(getattr(of, "__name__", type(of).__name__))
 
 
-def is_of_pipeline(of: object) -> bool:
+def _is_of_pipeline(of: object) -> bool:
     # A host's table may have columns of these names.
     is_mapped = inspect(of, raiseerr=False) is not None
     return not is_mapped and hasattr(of, "ready") and hasattr(of, "model")
 
 
-def _usage(whose: str, of: object) -> str:
-    if is_of_pipeline(of):
+def _usage(whose: str, *, is_pipeline: bool) -> str:
+    if is_pipeline:
         return f"due_index({whose}) knows table, order and condition; give it a name at most"
     return (
         f"which rows of {whose} want work? due_index({whose}, ready={whose}.status =="
@@ -312,8 +345,30 @@ def _ready_of(whose: str, pipeline: Any) -> ColumnElement[bool]:
     return ready
 
 
+def _parts(
+    table_name: str,
+    ready: str | ColumnElement[bool],
+    columns: tuple[Any, Any],
+    *,
+    parked: ColumnElement[Any] | None,
+) -> IndexParts:
+    _refuse_lock_columns(table_name, ready)
+    place, key = columns
+    if parked is None:
+        return [_NullsFirst(place), key], partial_index_options(_where(ready))
+    return [place, key], partial_index_options(_where(ready, parked.is_(None)))
+
+
+def claim_index_parts(leased: LeasedTable, conditions: Sequence[ColumnElement[bool]]) -> IndexParts:
+    """Return columns and options of an index that serves the claims of ready rows."""
+    place = leased.column("due_at" if leased.has_schedule else "last_processed_at")
+    parked = leased.column(PARKED) if leased.has_schedule else None
+    ready = _all_of(conditions) if conditions else true()
+    return _parts(leased.table.name, ready, (place, leased.key), parked=parked)
+
+
 def _where(
-    ready: str | ColumnElement[bool], in_play: ColumnElement[bool] | None
+    ready: str | ColumnElement[bool], in_play: ColumnElement[bool] | None = None
 ) -> ColumnElement[bool] | None:
     """Return which rows the index holds; None for all: what is always true implies nothing, so that
     SQLite would not use an index that asks for it.
@@ -325,29 +380,10 @@ def _where(
     return ready if in_play is None else and_(ready, in_play)
 
 
-def due_index_name(table_name: str, column: DueOrder) -> str:
-    return f"ix_{table_name}_{column if isinstance(column, str) else column[0]}"
-
-
-def due_index_parts(
-    table_name: str, *, ready: str | ColumnElement[bool], column: DueOrder
-) -> tuple[list[Any], dict[str, Any]]:
-    """Return columns and options of the index, as ``Index`` and ``op.create_index`` take them.
-
-    Raises:
-        ModelError: `ready` mentions a lock column, or rows are not claimed by `column`.
-    """
-    _refuse_lock_columns(table_name, ready)
-    place, key = (column, KEY) if isinstance(column, str) else column
-    in_play = named_column("parked_at").is_(None) if place == "due_at" else None
-    where = _where(ready, in_play)
-    return [_order_column(table_name, place), key], partial_index_options(where)
-
-
 def _refuse_lock_columns(table_name: str, ready: str | ColumnElement[bool]) -> None:
     # An expression is compiled without its values, and strings in the host's own SQL may say
     # anything: columns are left.
-    if found := _LOCK_COLUMN.search(_STRING.sub("''", str(ready))):
+    if found := _LOCK_COLUMN.search(STRING.sub("''", str(ready))):
         raise _refused(table_name, found[0].lower())
 
 
@@ -359,21 +395,6 @@ def _refused(of: str, column: str) -> ModelError:
         model=of,
         column=column,
     )
-
-
-def _order_column(table_name: str, column: str) -> Any:
-    match column:
-        case "due_at":
-            return column
-        case "last_processed_at":
-            return _NullsFirst(named_column(column))
-        case _:
-            raise ModelError(
-                f"rows are claimed by due_at or by last_processed_at, so an index on {column!r}"
-                " serves no claim; name one of the two",
-                model=table_name,
-                column=column,
-            )
 
 
 class _NullsFirst(UnaryExpression[Any]):
@@ -396,13 +417,7 @@ def _nulls_first(element: _NullsFirst, compiler: SQLCompiler, **kw: Any) -> str:
 # ---------------------------------------------------------------- parked index
 
 
-PARKED: Final = "parked_at"
-"""The column of `ScheduleColumns` that says since when a row is set aside."""
-
-
-def parked_index(
-    of: str | type[Any] | SaysReady, *, key: str | None = None, name: str | None = None
-) -> Index:
+def parked_index(of: object, *, key: str | None = None, name: str | None = None) -> Index:
     """Return the index with which parked rows are counted and listed, oldest first, by `Insight`,
     ``rowlock status`` and the dashboard; where ``create_all`` and Alembic's autogenerate look for
     it.
@@ -422,29 +437,32 @@ def parked_index(
             index of that name; the key of a mapped class was named.
     """
     if isinstance(of, str):
-        columns, options = parked_index_parts(key or KEY)
-        return Index(name or parked_index_name(of), *columns, **options)
+        parked = ParkedIndex(key or KEY)
+        columns, options = parked.parts(of)
+        name = name or index_name(of, PARKED)
+        return Index(name, *columns, info={INDEX_INFO: parked}, **options)
     whose = _name_of(of)
     if key is not None:
         raise ModelError(f"parked_index({whose}) knows the key; leave it out", model=whose)
-    mapped: Any = getattr(of, "model", of) if is_of_pipeline(of) else of
-    mapper = mapper_of(mapped, configured=False)
-    table, own_key = single_table(mapper), single_key(mapper)
+    mapper, table, own_key = _mapped(of)
     if not spells_schedule(mapper):
         raise ModelError(
             f"rows of {whose} are never parked, since it has no schedule; mix in ScheduleColumns,"
             " or leave parked_index out",
             model=whose,
         )
-    name = name or parked_index_name(table.name)
+    name = name or index_name(table.name, PARKED)
     _refuse_taken(table, name, call=f"parked_index({whose}, name=...)")
-    parked_at = mapper.columns[PARKED]
-    return Index(name, parked_at, own_key, **partial_index_options(parked_at.is_not(None)))
+    parked_at, info = mapper.columns[PARKED], {INDEX_INFO: ParkedIndex(own_key.name)}
+    options = partial_index_options(parked_at.is_not(None))
+    return Index(name, parked_at, own_key, info=info, **options)
 
 
-def parked_index_name(table_name: str) -> str:
-    return f"ix_{table_name}_{PARKED}"
-
-
-def parked_index_parts(key: str) -> tuple[list[Any], dict[str, Any]]:
-    return [PARKED, key], partial_index_options(named_column(PARKED).is_not(None))
+def sql_of(clause: ClauseElement, dialect: Dialect) -> str:
+    """Return an expression as the SQL of an index: with its values, without its table."""
+    nothing: Any = None
+    compiler: Any = dialect.ddl_compiler(dialect, nothing).sql_compiler
+    # A driver whose parameters begin with % wants it doubled, and an index has none.
+    compiler.preparer = copy(compiler.preparer)
+    compiler.preparer._double_percents = False
+    return str(compiler.process(clause, include_table=False, literal_binds=True))

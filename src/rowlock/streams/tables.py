@@ -52,7 +52,7 @@ from sqlalchemy.orm.decl_api import DeclarativeAttributeIntercept
 
 from rowlock import UtcDateTime, database_now
 from rowlock.errors import ConfigurationError
-from rowlock.rows.migrations import (
+from rowlock.migrations import (
     FILLFACTOR,
     MigrationOperations,
     lock_columns,

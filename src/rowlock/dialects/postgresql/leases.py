@@ -19,9 +19,11 @@ from sqlalchemy import (
     JSON,
     Column,
     ColumnElement,
+    Connection,
     Executable,
     Integer,
     String,
+    Table,
     Text,
     Update,
     Uuid,
@@ -60,11 +62,9 @@ from rowlock.leases.claim_request import (
     ClaimedRow,
     ClaimRequest,
     Lease,
-    Query,
     Range,
     claim_parameters,
     count_deaths,
-    plan_of,
     values_read,
 )
 from rowlock.leases.keys import (
@@ -75,6 +75,7 @@ from rowlock.leases.keys import (
     key_as_read,
     spoilt_parameters,
 )
+from rowlock.leases.table_looks import IndexSeen, Query, plan_of
 from rowlock.rows.assignments import ColumnValues, Slot, without_onupdate
 from rowlock.rows.database_time import (
     UtcDateTime,
@@ -312,6 +313,15 @@ class _Named(UserDefinedType[Any]):
         return self.name
 
 
+_INDEXES = text(
+    "SELECT i.relname, pg_get_indexdef(x.indexrelid), x.indisvalid,"
+    " EXISTS (SELECT 1 FROM pg_constraint k WHERE k.conindid = x.indexrelid),"
+    " EXISTS (SELECT 1 FROM pg_stat_progress_create_index p WHERE p.index_relid = x.indexrelid)"
+    " FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid"
+    " WHERE x.indrelid = to_regclass(:name) AND NOT x.indisprimary ORDER BY i.relname LIMIT 200"
+)
+
+
 class PostgresqlLeases(LeaseDialect):
     async def claim(
         self, connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any]
@@ -520,13 +530,22 @@ class PostgresqlLeases(LeaseDialect):
         )
         return [cast(value, _Named(type_name)) for value in written] if type_name else list(written)
 
-    async def is_served_by(
-        self, connection: AsyncConnection, leased: LeasedTable, *, query: Query, index: str
-    ) -> bool:
+    def indexes(self, connection: Connection, table: Table) -> tuple[IndexSeen, ...]:
+        name = connection.dialect.identifier_preparer.format_table(table)
+        return tuple(
+            IndexSeen(one, definition.partition(" USING ")[2], *states)
+            for one, definition, *states in connection.execute(_INDEXES, {"name": name})
+        )
+
+    def serving(
+        self, connection: Connection, query: Query, *, table: Table, names: Sequence[str]
+    ) -> str | None:
         """The plan is made without sorting, which does better than an index in a small table."""
-        await connection.exec_driver_sql("SET LOCAL enable_sort = off")
-        plan = (await plan_of(connection, query, prefix="EXPLAIN (FORMAT JSON) ")).scalar_one()
+        connection.exec_driver_sql("SET LOCAL enable_sort = off")
+        [[plan]] = plan_of(connection, query, prefix="EXPLAIN (FORMAT JSON) ")
         # As text, whatever the driver makes of JSON.
-        text = plan if isinstance(plan, str) else json.dumps(plan, ensure_ascii=False)
-        named = f'"Index Name": {json.dumps(index, ensure_ascii=False)}'
-        return named in text and '"Node Type": "Sort"' not in text
+        told = plan if isinstance(plan, str) else json.dumps(plan, ensure_ascii=False)
+        if '"Node Type": "Sort"' in told:
+            return None
+        named = ((name, f'"Index Name": {json.dumps(name, ensure_ascii=False)}') for name in names)
+        return next((name for name, node in named if node in told), None)

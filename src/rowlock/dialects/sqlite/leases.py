@@ -13,6 +13,7 @@ Source: SQLite, "The INDEXED BY Clause" and "EXPLAIN QUERY PLAN".
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -22,8 +23,10 @@ from typing import Any
 from sqlalchemy import (
     Column,
     ColumnElement,
+    Connection,
     DateTime,
     Integer,
+    Table,
     Text,
     Update,
     Uuid,
@@ -60,11 +63,9 @@ from rowlock.leases.claim_request import (
     ClaimRequest,
     Lease,
     OwnRows,
-    Query,
     Range,
     claim_parameters,
     count_deaths,
-    plan_of,
     values_read,
 )
 from rowlock.leases.keys import (
@@ -75,6 +76,7 @@ from rowlock.leases.keys import (
     spoilt_parameters,
     written_key,
 )
+from rowlock.leases.table_looks import IndexSeen, Query, plan_of
 from rowlock.locks.locker import LOCKERS
 from rowlock.rows.assignments import Slot
 from rowlock.rows.database_time import UtcDateTime, database_now, same_time
@@ -87,13 +89,14 @@ from rowlock.rows.lock_tokens import FEW_MAX
 TOKEN_CHARS = 32
 """How many characters a token has here."""
 _SORTED = "USE TEMP B-TREE FOR ORDER BY"
+_BODY = re.compile(r"\bON\b[^(]*(\(.*)", re.IGNORECASE | re.DOTALL)
 
 
-async def explaining(connection: AsyncConnection) -> str:
+def explaining(connection: Connection) -> str:
     """Return what stands before a query to ask for its plan; joins the caller's transaction."""
     # The driver keeps statements that were prepared, and SQLite makes no plan anew of one that only
     # explains: on a connection that lives long it would be that of an index that is gone.
-    version = (await connection.exec_driver_sql("PRAGMA schema_version")).scalar_one()
+    version = connection.exec_driver_sql("PRAGMA schema_version").scalar_one()
     return f"EXPLAIN QUERY PLAN /* {int(version)} */ "
 
 
@@ -379,15 +382,36 @@ class SqliteLeases(LeaseDialect):
         is_time = isinstance(resolved_type(column.type), DateTime)
         return same_time(column, given) if is_time else column.is_not_distinct_from(given)
 
-    async def is_served_by(
-        self, connection: AsyncConnection, leased: LeasedTable, *, query: Query, index: str
-    ) -> bool:
-        preparer = connection.dialect.identifier_preparer
-        table = f"FROM {preparer.format_table(leased.table)}"
-        demanded = (table, f"{table} INDEXED BY {preparer.quote(index)}")
-        prefix = await explaining(connection)
-        try:
-            plan = await plan_of(connection, query, prefix=prefix, instead=demanded)
-        except OperationalError:  # no query solution
-            return False
-        return not any(_SORTED in str(row[-1]) for row in plan.all())
+    def indexes(self, connection: Connection, table: Table) -> tuple[IndexSeen, ...]:
+        """Read the schema; indexes of constraints have no statement there."""
+        quote = connection.dialect.identifier_preparer.quote
+        schema = "" if table.schema is None else f"{quote(table.schema)}."
+        statement = text(
+            f"SELECT name, sql FROM {schema}sqlite_master"  # noqa: S608 - a name, quoted
+            " WHERE type = 'index' AND tbl_name = :name AND sql IS NOT NULL ORDER BY name LIMIT 200"
+        )
+        # What stands in front of the columns is left out.
+        return tuple(
+            IndexSeen(name, found[1] if (found := _BODY.search(sql)) else sql)
+            for name, sql in connection.execute(statement, {"name": table.name})
+        )
+
+    def serving(
+        self, connection: Connection, query: Query, *, table: Table, names: Sequence[str]
+    ) -> str | None:
+        """Demand each index; SQLite refuses where it does not fit."""
+        preparer, prefix = connection.dialect.identifier_preparer, explaining(connection)
+        source = f"FROM {preparer.format_table(table)}"
+        # Refused, if the query is, also where there is no index to ask about.
+        plan_of(connection, query, prefix=prefix)
+        for name in names:
+            demanded = (source, f"{source} INDEXED BY {preparer.quote(name)}")
+            try:
+                plan = plan_of(connection, query, prefix=prefix, instead=demanded)
+            except OperationalError as error:
+                if "no query solution" not in str(error):
+                    raise
+                continue
+            if not any(_SORTED in str(row[-1]) for row in plan):
+                return name
+        return None
