@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from ..simulator.judge.stories import Story
+from ..simulator.judge.stories import LEASE_S, Story
 from .host import SITES, Traces, sites_of
 from .replicas import Replica
 from .verdict import OVERLAP_S_MAX, TAKEN_WITHIN, Work, judge, read_work
@@ -119,6 +119,22 @@ def test_a_related_write_that_was_lost_or_doubled_is_found(touched: int) -> None
     run.play("batches", touched=touched)
     assert len(run.wrongs) == len(sites_of(1))
     assert f"was touched {touched} times for 1 rounds" in run.wrongs[0]
+
+
+@pytest.mark.parametrize("worked", [False, True])
+def test_claims_that_count_no_death_may_follow_one_another_without_work(*, worked: bool) -> None:
+    """A row that kills its process would be tried for ever; or claims that died be called that."""
+    run = Run()
+    run.play("batches")
+    run.story.claim("1", "jobs")
+    for _ in range(2):
+        run.story.wait(LEASE_S)
+        token = run.story.claim("1", "jobs", attempts=0)
+        if worked:
+            run.leave_trace("jobs", token.hex)
+    run.story.wait(LEASE_S)
+    run.play("jobs")
+    assert [wrong[:9] for wrong in run.wrongs] == ["B4 broken"] * worked
 
 
 def test_a_lease_that_nobody_looked_after_is_found() -> None:

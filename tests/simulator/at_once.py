@@ -12,8 +12,6 @@ from typing import Any, TypeVar, cast
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-__all__ = ["at_once"]
-
 T = TypeVar("T")
 
 

@@ -10,8 +10,6 @@ from rowlock.clock import monotonic
 
 from .simulation import SimulationReport
 
-__all__ = ["tell", "with_options"]
-
 PROGRESS_S: Final = 5.0
 """How often the progress is told. **Unit** seconds."""
 

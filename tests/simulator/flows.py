@@ -34,8 +34,6 @@ from rowlock.testing.streams.running import flow_pipeline, read_reference
 from .at_once import at_once
 from .scenario import Scenario, World
 
-__all__ = ["FlowScenario"]
-
 
 class FlowScenario(Scenario):
     """A scenario of flows; `rows` and `services` add events.

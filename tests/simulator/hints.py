@@ -18,8 +18,6 @@ from .participants import SimulatedReplica
 from .scenario import Scenario
 from .trace import Trace
 
-__all__ = ["look_at_hints"]
-
 FOLLOWED_WITHIN_S: Final = 1.0
 """How soon a hint is followed, also by a fetcher that is at it. **Unit** virtual seconds."""
 ROUND_TRIPS_MAX: Final = 40

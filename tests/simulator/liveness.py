@@ -38,8 +38,6 @@ from .judge.history import Change
 from .judge.state import Place, acquired_token, is_composed, place_of
 from .trace import place_of_row
 
-__all__ = ["Liveness"]
-
 RESETS_MAX: Final = 5_000
 """So often a row may step back for a related one that is busy: some do so twenty times a second."""
 SLACK: Final = timedelta(seconds=1)

@@ -28,8 +28,6 @@ from .trace import Trace, place_of_row, reason
 SLIPS = (TypeError, NameError, AttributeError)
 """What a database that fails does not raise: so a service did something that it did not mean."""
 
-__all__ = ["Participants", "SimulatedReplica"]
-
 
 @dataclass(eq=False)
 class SimulatedReplica:

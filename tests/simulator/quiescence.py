@@ -25,8 +25,6 @@ from .liveness import Liveness
 from .scenario import KnowsUnsettled, Scenario
 from .trace import Trace, place_of_row
 
-__all__ = ["Quiescence", "tables_of"]
-
 
 class Quiescence:
     """Knows which rows have not settled, and which of them take too long, now that nothing goes

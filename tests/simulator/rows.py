@@ -18,8 +18,6 @@ from rowlock import hint_after_commit, pipeline_hinter
 
 from .trace import Trace
 
-__all__ = ["put_at_once", "put_rows"]
-
 
 async def put_rows(
     session_factory: async_sessionmaker[AsyncSession],

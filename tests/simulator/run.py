@@ -33,8 +33,6 @@ from .rows import put_at_once, put_rows
 from .scenario import Scenario, World
 from .trace import Trace, reason
 
-__all__ = ["SimulationRun"]
-
 LATENCIES_S: Final = (0.0, 0.001, 0.005)
 """How long one way to the database takes on average. **Unit** virtual seconds."""
 HOST_WAITS_S: Final = 1000.0

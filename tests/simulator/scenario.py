@@ -31,8 +31,6 @@ from .trace import Trace, place_of_row
 if TYPE_CHECKING:
     from rowlock.testing import DatabaseClock
 
-__all__ = ["Scenario", "World"]
-
 RowT = TypeVar("RowT")
 
 

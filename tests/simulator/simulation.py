@@ -32,8 +32,6 @@ from .run import SimulationRun
 from .scenario import Scenario, World
 from .trace import Entry, Trace, Wrong
 
-__all__ = ["PromiseBrokenError", "Simulation", "SimulationReport", "simulate"]
-
 STORIES_MAX: Final = 3
 """Of so many rows a failure tells the story."""
 LINES_MAX: Final = 300

@@ -27,8 +27,6 @@ from .judge.history import HISTORY_QUERY, Change, changes_from, key_text
 from .judge.state import Place, place_of
 from .judge.timeline import timeline
 
-__all__ = ["Entry", "Trace", "Wrong", "place_of_row"]
-
 ENTRIES_MAX: Final = 100_000
 """Most entries of one run."""
 

@@ -31,7 +31,7 @@ LINES = {
     "streams": 14313,
     "telemetry": 1233,
     "testing": 5273,
-    "tests": 124792,
+    "tests": 124741,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 249

@@ -33,8 +33,6 @@ from .faulty_connection import FaultyConnection, SimulatedConnection
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-__all__ = ["Engines", "PooledEngine", "Schema"]
-
 CONNECTIONS_MAX: Final = 20
 """Most connections of one process at once."""
 STATEMENTS_MAX: Final = 2_000

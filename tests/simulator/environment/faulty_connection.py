@@ -27,8 +27,6 @@ from rowlock.testing.inline_sqlite import InlineConnection
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["FaultyConnection", "SimulatedConnection", "Trouble", "lost"]
-
 BUSY_TIMEOUT_S: Final = 5.0
 """How long a statement waits for the file's lock. **Unit** virtual seconds."""
 

@@ -21,9 +21,6 @@ from rowlock.testing import VirtualTimeLoop
 
 from .processes import Process, current_process
 
-__all__ = ["Death", "SimulationLoop"]
-
-
 ASYNCIO: Final = str(Path(asyncio.__file__).parent)
 
 

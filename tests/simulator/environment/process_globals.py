@@ -22,8 +22,6 @@ from rowlock.locks.locker import InMemoryLocker
 
 from .processes import Process, current_process
 
-__all__ = ["own_process_globals"]
-
 
 @contextmanager
 def own_process_globals(rng: Random) -> Iterator[None]:

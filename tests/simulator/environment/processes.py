@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from .faulty_connection import FaultyConnection
 
-__all__ = ["Process", "State", "current_process"]
-
 T = TypeVar("T")
 
 

@@ -22,8 +22,6 @@ from unittest import mock
 from rowlock import clock
 from rowlock.rows.lock_tokens import MARK_BYTES, OWN_MARK
 
-__all__ = ["all_randomness_from"]
-
 
 @contextmanager
 def all_randomness_from(seed: int | str, *, wall_time: Callable[[], datetime]) -> Iterator[None]:

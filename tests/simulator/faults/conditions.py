@@ -14,8 +14,6 @@ from typing import Final, NamedTuple
 
 from .fault_kinds import ALL_ALONG, Fault
 
-__all__ = ["Conditions"]
-
 ROUND_TRIPS_S: Final = (0.0, 0.001, 0.005, 0.025)
 """How long one statement travels to the database and back. **Unit** virtual seconds."""
 HOSTILE_CHANCE: Final = 0.3

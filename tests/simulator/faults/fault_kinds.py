@@ -5,8 +5,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-__all__ = ["ALL_ALONG", "Fault"]
-
 
 class Fault(Enum):
     """One kind of fault; `Scenario.faults` says which of them a simulation draws.

@@ -28,8 +28,6 @@ from ..environment.processes import current_process
 from .conditions import Conditions
 from .fault_kinds import Fault
 
-__all__ = ["HostileHost"]
-
 TOLD_CHANCE: Final = 0.3
 """How often a call raises that only tells something."""
 HOOK_CHANCE: Final = 0.2

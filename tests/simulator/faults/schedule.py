@@ -22,8 +22,6 @@ from ..participants import Participants, SimulatedReplica
 from ..trace import Trace
 from .fault_kinds import Fault
 
-__all__ = ["Disturber"]
-
 STATEMENTS_MAX: Final = 12
 """What is arranged meets one of so many next statements."""
 SKEW_MAX: Final = timedelta(hours=1)

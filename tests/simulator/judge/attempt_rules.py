@@ -16,7 +16,8 @@ from rowlock.rows.lock_tokens import deaths_of
 from .history import Change
 from .state import FREE, HistoryState, is_outcome, is_stamped_ahead, is_uncounted
 
-__all__ = ["attempts", "endless", "kept_attempts"]
+UNCOUNTED_AGAIN = "claimed, and for the second time in a row a death was not counted"
+"""Broken unless the first of the two claims came to nothing, which no lock column tells."""
 
 
 def attempts(change: Change, history_state: HistoryState) -> Iterator[str]:
@@ -29,7 +30,7 @@ def attempts(change: Change, history_state: HistoryState) -> Iterator[str]:
         deaths = deaths_of(after.lock_token)
         if is_uncounted(change):
             if history_state.is_uncounted(before.lock_token):
-                yield "claimed, and for the second time in a row a death was not counted"
+                yield UNCOUNTED_AGAIN
             return
         # A death in a crowd is no attempt of the row.
         is_attempt = dead and deaths.in_crowds <= deaths_of(before.lock_token).in_crowds

@@ -67,8 +67,6 @@ from .state import (
 from .timeline import timeline
 from .timing_rules import claimed_early, claimed_late, ended_unseen, released_late, too_long
 
-__all__ = ["VIOLATIONS_MAX", "Violation", "check"]
-
 VIOLATIONS_MAX: Final = 100
 """Most violations that are reported; the first ones tell more than the last."""
 

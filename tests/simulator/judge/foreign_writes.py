@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from .history import Change
 from .state import is_outcome
 
-__all__ = ["by_another"]
-
 
 def by_another(change: Change, *, holder: str | None, who: str) -> Iterator[str]:
     """Find what `who` may not do to a lease that `holder` took.

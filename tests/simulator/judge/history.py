@@ -33,18 +33,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock.errors import ConfigurationError, UnsupportedDialectError
 from rowlock.rows.leased_table import LOCK_COLUMNS, LeasedTable
 
-__all__ = [
-    "HISTORY_QUERY",
-    "HISTORY_TABLE",
-    "Change",
-    "RowState",
-    "changes_from",
-    "historian_statements",
-    "install_historian",
-    "key_text",
-    "read_history",
-]
-
 HISTORY_TABLE: Final = "rowlock_history"
 """The table of the notes; empty it to begin anew."""
 

@@ -15,8 +15,6 @@ from rowlock.rows.eligibility import OWNER_SEPARATOR, RESERVED_BEYOND
 from .history import Change
 from .state import FREE, HistoryState, is_composed, is_outcome, is_stamped_ahead, place_of
 
-__all__ = ["names"]
-
 
 def names(change: Change, history_state: HistoryState) -> Iterator[str]:
     """Find a name that somebody put on a row, left there, or wrote over, who may not."""

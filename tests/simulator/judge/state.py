@@ -21,8 +21,6 @@ from rowlock.rows.lock_tokens import deaths_of, is_in_crowd, with_deaths
 
 from .history import Change, RowState
 
-__all__ = ["HistoryState", "Place", "TokenHistory", "place_of", "whole_claims"]
-
 Place: TypeAlias = tuple[str, str]
 """A table and a key as text."""
 

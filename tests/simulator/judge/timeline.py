@@ -12,8 +12,6 @@ from typing import Final
 from .history import Change, RowState
 from .state import FREE
 
-__all__ = ["LINES_MAX", "timeline"]
-
 LINES_MAX: Final = 60
 """Most lines of a timeline; the last ones are shown."""
 

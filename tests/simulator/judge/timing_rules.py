@@ -17,8 +17,6 @@ from rowlock.rows.eligibility import OWNER_SEPARATOR
 from .history import Change
 from .state import FREE, HistoryState, Place, place_of
 
-__all__ = ["claimed_early", "claimed_late", "ended_unseen", "released_late", "too_long"]
-
 
 def released_late(change: Change, history_state: HistoryState) -> Iterator[str]:
     """Find a related row that was not freed in the transaction that wrote its main row's
