@@ -459,7 +459,7 @@ class Settler(Generic[ModelT]):
     async def write(self, pending: PendingOutcome[ModelT], *, by_itself: bool = False) -> Written:
         """Write an outcome under the guard; return how that ended, once the COMMIT was answered.
 
-        `by_itself` is what was too much for one transaction with others.
+        What was too much for one transaction with others is written `by_itself`.
         A transient error is waited out for `lock_timeout` at most, counted while no outcome of this
         pipeline gets through; while others do, for `LOCK_TIMEOUTS_MAX` times as long. One that is
         itself too slow for its transaction is tried `OVERRUNS_MAX` times. The last error is raised.
