@@ -23,7 +23,7 @@ LINES = {
     "ground": 2846,
     "insight": 9171,
     "leases": 2961,
-    "locks": 724,
+    "locks": 743,
     "migrations": 726,
     "pipelines": 7156,
     "rows": 2623,

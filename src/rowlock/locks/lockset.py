@@ -6,7 +6,7 @@ overtakes on a key that both want, and to give up waiting is the same step as to
 queues.
 
 Invariants: the holder of a key is first in its queue; `lock_ctx` is granted nothing while somebody
-is inside the lock of the set.
+is inside the lock of the set; the only future is that of a request, and goes with it.
 
 Not here: which lockset belongs to a namespace and to an event loop (``locker.py``); other
 processes.
@@ -35,9 +35,10 @@ _T = TypeVar("_T")
 class LockRequest:
     """One waiter's place in the queues of its keys. Written by the lockset alone."""
 
-    keys: tuple[Hashable, ...]
+    keys: tuple[Hashable, ...] = ()
     by_hand: bool = False
     granted: bool = False
+    keys_not_first: int = 0
     wakeup: asyncio.Future[None] | None = None
 
     def grant(self) -> None:
@@ -79,8 +80,8 @@ class Lockset(Set[Hashable]):
         self._held: dict[Hashable, LockRequest] = {}
         self._queues: dict[Hashable, OrderedDict[LockRequest, None]] = {}
         self._waiting: dict[LockRequest, None] = {}
-        self._inside = asyncio.Lock()
-        self._waiting_outside = 0
+        self.inside: LockRequest | None = None
+        self._waiting_outside: OrderedDict[LockRequest, None] = OrderedDict()
 
     def __contains__(self, key: object) -> bool:
         return key in self._held
@@ -129,6 +130,8 @@ class Lockset(Set[Hashable]):
             )
         holder = LockRequest((key,), by_hand=True, granted=True)
         queue = self._queues.setdefault(key, OrderedDict())
+        if queue:
+            next(iter(queue)).keys_not_first += 1
         queue[holder] = None
         queue.move_to_end(holder, last=False)
         self._held[key] = holder
@@ -158,7 +161,9 @@ class Lockset(Set[Hashable]):
         self._check_room()
         request = LockRequest(keys)
         for key in keys:
-            self._queues.setdefault(key, OrderedDict())[request] = None
+            queue = self._queues.setdefault(key, OrderedDict())
+            request.keys_not_first += bool(queue)
+            queue[request] = None
             self._busy[self.namespace] = self
         self._waiting[request] = None
         self._grant_if_first(request)
@@ -167,50 +172,58 @@ class Lockset(Set[Hashable]):
     def leave(self, request: LockRequest) -> None:
         """Release what `request` holds, or its places in the queues, and nothing else."""
         self._waiting.pop(request, None)
-        first: dict[LockRequest, None] = {}
         for key in request.keys:
             queue = self._queues[key]
+            was_first = next(iter(queue)) is request
             del queue[request]
             if request.granted:
                 del self._held[key]
-            if queue:
-                first[next(iter(queue))] = None
-            else:
+            if not queue:
                 del self._queues[key]
-        for successor in first:
-            self._grant_if_first(successor)
+            elif was_first:
+                successor = next(iter(queue))
+                successor.keys_not_first -= 1
+                self._grant_if_first(successor)
         if not self._queues:
             self._busy.pop(self.namespace, None)
 
-    async def go_inside(self) -> None:
-        """Wait for the lock of the set; `go_outside` must follow. `Refusal` as above."""
+    def request_inside(self) -> LockRequest:
+        """Queue for the lock of the set; `leave_inside` must follow. `Refusal` as above."""
         self._check_room()
-        self._waiting_outside += 1
-        try:
-            await self._inside.acquire()
-        finally:
-            self._waiting_outside -= 1
+        request = LockRequest()
+        self._waiting_outside[request] = None
+        self._admit_next()
+        return request
 
-    def go_outside(self) -> None:
-        """Release the lock of the set. Who waits for keys goes before the next inside."""
-        self._inside.release()
+    def leave_inside(self, request: LockRequest) -> None:
+        """Release the lock of the set, or the place in its queue. Who waits for keys goes before
+        the next inside.
+        """
+        if request is not self.inside:
+            del self._waiting_outside[request]
+            return
+        self.inside = None
         for waiting in tuple(self._waiting):
             self._grant_if_first(waiting)
+        self._admit_next()
 
     def _check_room(self) -> None:
-        if len(self._waiting) + self._waiting_outside >= WAITERS_MAX:
+        if len(self._waiting) + len(self._waiting_outside) >= WAITERS_MAX:
             raise Refusal(
                 f"{WAITERS_MAX} requests wait for locks of {self.namespace!r} already; hold them"
                 " for less time"
             )
 
     def _grant_if_first(self, request: LockRequest) -> None:
-        if request.granted or self._inside.locked():
-            return
-        if all(next(iter(self._queues[key])) is request for key in request.keys):
+        if request.keys_not_first == 0 and self.inside is None:
             del self._waiting[request]
             self._held.update(dict.fromkeys(request.keys, request))
             request.grant()
+
+    def _admit_next(self) -> None:
+        if self.inside is None and self._waiting_outside:
+            self.inside, _ = self._waiting_outside.popitem(last=False)
+            self.inside.grant()
 
 
 class LocksetLock:
@@ -225,7 +238,13 @@ class LocksetLock:
         self._lockset = lockset
 
     async def __aenter__(self) -> None:
-        await self._lockset.go_inside()
+        request = self._lockset.request_inside()
+        try:
+            await request.wait_for_grant()
+        except asyncio.CancelledError:
+            self._lockset.leave_inside(request)
+            raise
 
     async def __aexit__(self, *exc_info: object) -> None:
-        self._lockset.go_outside()
+        if self._lockset.inside is not None:
+            self._lockset.leave_inside(self._lockset.inside)
