@@ -47,7 +47,7 @@ def manager(url: str = "sqlite+aiosqlite:///extra.db") -> PipelineManager:
 
 
 async def _cli() -> None:
-    importlib.import_module("rowlock.cli.top_screen")
+    importlib.import_module("rowlock.cli.top")
     with redirect_stdout(io.StringIO()):
         assert main(["completion", "bash"]) == 0
 

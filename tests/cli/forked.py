@@ -21,7 +21,7 @@ import sqlalchemy.dialects.postgresql.asyncpg
 import sqlalchemy.dialects.sqlite.aiosqlite  # noqa: F401
 
 import rowlock.cli.commands
-import rowlock.cli.top_screen
+import rowlock.cli.top
 import rowlock.cli.windows
 import rowlock.cli.without_app
 import rowlock.insight.observer  # noqa: F401

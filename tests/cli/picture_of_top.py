@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from rowlock.cli.top_screen import TopApp
+from rowlock.cli.top import TopApp
 from rowlock.clock import monotonic
 from rowlock.testing.databases import open_sqlite_database
 

@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import URL
 
-from rowlock.cli import top_look, windows
-from rowlock.cli.top_look import Looker, LookState, RateHistory, per_minute, sparkline
+from rowlock.cli import top as top_look
+from rowlock.cli import windows
 from rowlock.insight import Insight
 from rowlock.testing import TemporaryDatabase
 
@@ -240,8 +240,8 @@ async def test_a_slow_database_is_asked_one_question_at_a_time(
 ) -> None:
     """A person who keeps a key pressed would ask it to death."""
     monkeypatch.setattr(top_look, "EVERY_S", 0.0)
-    questions, seen = SlowQuestions(), list[LookState]()
-    looker = Looker(cast("Insight", questions), seen.append)
+    questions, seen = SlowQuestions(), list[top_look.LookState]()
+    looker = top_look.Looker(cast("Insight", questions), seen.append)
     task = asyncio.create_task(looker.run())
     try:
         for asked in range(1, 4):
@@ -269,10 +269,10 @@ def test_what_there_is_room_for() -> None:
 
 def test_a_bar_for_each_minute() -> None:
     """A pipeline that stands still would look like one that was never seen."""
-    assert per_minute([(0.0, 5.0), (30.0, 7.0), (599.0, 2.0)], now=600.0)[-1] == 2.0
-    assert per_minute([(30.0, 7.0), (31.0, 5.0)], now=600.0) == [6.0] + [None] * 9
-    assert sparkline([None, 0.0, 1.0, 4.0, 8.0]) == " ▁▂▅█"
-    history = RateHistory()
+    assert top_look.per_minute([(0.0, 5.0), (30.0, 7.0), (599.0, 2.0)], now=600.0)[-1] == 2.0
+    assert top_look.per_minute([(30.0, 7.0), (31.0, 5.0)], now=600.0) == [6.0] + [None] * 9
+    assert top_look.sparkline([None, 0.0, 1.0, 4.0, 8.0]) == " ▁▂▅█"
+    history = top_look.RateHistory()
     for second in range(5_000):
         history.add(second, [("a", 1.0), ("b", None)])
     assert history.picture("a", 5_000) == "█" * 10

@@ -213,7 +213,7 @@ async def test_hostile_texts_are_shown_as_typed(
         assert html.escape(address, quote=False) in rows.text
         assert shown(payload)[:20] in html.unescape(page.text)
         form = shown_form(page) | {"reason": payload}
-        action = PageAddresses("").act_on_row("unpark", "Label", payload)
+        action = PageAddresses("").act("unpark", model="Label", id=payload)
         with caplog.at_level(logging.INFO, "rowlock.audit"):
             assert (await acted(client, action, form)).status_code == 303
         for text in (rows.text, page.text, *(one.getMessage() for one in caplog.records)):

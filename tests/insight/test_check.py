@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from rowlock.database.faults import is_outage
-from rowlock.insight import Insight, Level, checkup, claim_plan
+from rowlock.insight import Insight, Level, checkup, claim_plan, questions
 from rowlock.rows.database_time import database_time_after
 from rowlock.testing import TemporaryDatabase
 
@@ -295,7 +295,7 @@ async def test_a_large_table_without_an_index_is_told_below_an_explanation(
     """A row would wait behind claims that read a million rows each, and nobody would say so."""
     await be_well(database)
     await add_rows(database, *[{}] * 8)
-    monkeypatch.setattr(claim_plan, "LARGE_ROWS", 7)
+    monkeypatch.setattr(questions, "LARGE_ROWS", 7)
     insight = insight_of(database, pipelines=[VolumePipeline])
     [one] = (await insight.explain(Volume, 1)).pipelines
     assert one.remarks == ()
@@ -309,7 +309,7 @@ async def test_a_large_table_without_an_index_is_told_below_an_explanation(
         async with database.engine.begin() as connection:
             await connection.exec_driver_sql("ANALYZE volumes")
         assert "(about 8 rows)" in (await insight.explain(Volume, 1)).text(200)
-    monkeypatch.setattr(claim_plan, "LARGE_ROWS", 8)
+    monkeypatch.setattr(questions, "LARGE_ROWS", 8)
     assert (await insight.explain(Volume, 1)).pipelines[0].remarks == ()
 
 

@@ -13,8 +13,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from rowlock import PipelineManager
 from rowlock.__main__ import command_parser
 from rowlock.insight import Insight, PipelineExplanation, Verdict, insight_tables
-from rowlock.insight.explanation import lines_of
-from rowlock.insight.replicas import LiveReplicas, ReplicaState, with_replicas
+from rowlock.insight.explanation import lines_of, with_replicas
+from rowlock.insight.replicas import LiveReplicas, ReplicaState
 from rowlock.insight.verdicts import PipelinePause, finding_of
 from rowlock.streams import EventColumns, StepContext, Streams
 from rowlock.streams.tables import StreamTables

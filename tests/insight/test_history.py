@@ -14,17 +14,17 @@ from sqlalchemy import MetaData, event, insert, select
 
 from rowlock import Apply, Park, PipelineManager, Reset, Retry, events
 from rowlock.insight import Observer, insight_tables, replica_mark
-from rowlock.insight import history as history_module
+from rowlock.insight import recorder as history_module
 from rowlock.insight import recorder as recorder_module
-from rowlock.insight.history import (
+from rowlock.insight.recorder import (
     TRACE_IDS,
     EntryKind,
+    HistoryRecorder,
     NotedEvent,
     delete_old,
     entry_of,
     stored_key,
 )
-from rowlock.insight.recorder import HistoryRecorder
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Run, RunPipeline, VolumePipeline, heard_events

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 from rowlock import ItemView
-from rowlock.cli.top_look import LONGEST_MAX, Look, longest_at_work
+from rowlock.cli.top import LONGEST_MAX, Look, longest_at_work
 from rowlock.insight.replicas import ENDLESS, ITEMS_MAX, LiveReplicas, ReplicaState, report_of
 from rowlock.insight.status import Status
 from rowlock.testing import TemporaryDatabase

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async
 
 from rowlock import Pipeline, PipelineManager
 from rowlock.assistants import Assistant
-from rowlock.cli.top_look import Look, title, trouble
+from rowlock.cli.top import Look, title, trouble
 from rowlock.dashboard import Dashboard
 from rowlock.database.faults import is_of_a_database
 from rowlock.insight import Explanation, Insight, Level, Observer, insight_tables

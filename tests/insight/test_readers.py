@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock import PipelineManager
 from rowlock.__main__ import main
-from rowlock.cli.top_look import look_once
+from rowlock.cli.top import look_once
 from rowlock.insight import Insight, Observer, Verdict, insight_tables
 from rowlock.testing import TemporaryDatabase
 

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import AppError
 from rowlock.insight import Insight, insight_tables
-from rowlock.insight.history import stored_key
+from rowlock.insight.recorder import stored_key
 from rowlock.testing import TemporaryDatabase
 
 from .shop import NOW, SCENES, Volume, furnish, insight_of

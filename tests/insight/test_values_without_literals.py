@@ -11,7 +11,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import UserDefinedType
 
 from rowlock import Apply, LockColumns, Outcome, Pipeline, PipelineItem, ScheduleColumns, due_index
-from rowlock.insight import Insight, claim_plan
+from rowlock.insight import Insight, questions
 from rowlock.testing import TemporaryDatabase
 
 from .shop import UNTIMED
@@ -80,7 +80,7 @@ async def test_a_value_without_a_literal_is_bound(
     """An explanation of a large table would raise, and a check in CI would call claims refused that
     work.
     """
-    monkeypatch.setattr(claim_plan, "LARGE_ROWS", 2)
+    monkeypatch.setattr(questions, "LARGE_ROWS", 2)
     await database.create_tables(Base.metadata)
     async with database.session_factory() as session:
         session.add_all(Scan() for _ in range(3))

@@ -13,15 +13,15 @@ from .reading import Source, package, planted, sources
 
 LINES = {
     "assistants": 188,
-    "cli": 1813,
-    "dashboard": 1836,
+    "cli": 1724,
+    "dashboard": 1775,
     "database": 1198,
     "demo": 659,
     "dialects": 3409,
     "dispatch": 3733,
     "graph": 7095,
     "ground": 2846,
-    "insight": 9171,
+    "insight": 9002,
     "leases": 2961,
     "locks": 743,
     "migrations": 726,
@@ -29,12 +29,12 @@ LINES = {
     "rows": 2623,
     "services": 650,
     "streams": 14313,
-    "telemetry": 1233,
+    "telemetry": 1224,
     "testing": 5273,
     "tests": 124741,
 }
 """Most lines of each part of the package, and of `tests`."""
-FILES_MAX = 249
+FILES_MAX = 246
 """Most modules of the package."""
 BASE_EXCEPTIONS_MAX, BLIND_MAX = 38, 72
 ROOM = 300

@@ -16,7 +16,7 @@ import shutil
 import sys
 import threading
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from math import ceil
 from pathlib import Path
@@ -72,27 +72,45 @@ class CommandAnswer(Protocol):
 Ask = Callable[[Insight], Awaitable[CommandAnswer]]
 
 
-def add_app_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("where, and how it is printed")
-    group.add_argument(
+Argument = tuple[tuple[str, ...], dict[str, Any]]
+AddArguments = Callable[[argparse.ArgumentParser], None]
+
+
+def argument(*names: str, **how: Any) -> Argument:
+    return names, how
+
+
+APP: Final = (
+    argument(
         "--app",
         metavar="MODULE:ATTRIBUTE",
         help="where the pipelines are; else ROWLOCK_APP, or [tool.rowlock] app in pyproject.toml",
-    )
-    group.add_argument(
+    ),
+    argument(
         "--database", metavar="URL", help="another database than the app's; else ROWLOCK_DATABASE"
-    )
-    group.add_argument("--json", action="store_true", help="print one JSON document")
-    group.add_argument(
+    ),
+    argument("--json", action="store_true", help="print one JSON document"),
+    argument(
         "--no-colour", "--no-color", action="store_true", help="print plain text on terminals, too"
-    )
-    group.add_argument(
-        "--traceback", action="store_true", help="print the traceback of an error, too"
-    )
+    ),
+    argument("--traceback", action="store_true", help="print the traceback of an error, too"),
+)
+
+
+def takes(description: str, *arguments: Argument) -> AddArguments:
+    """Return what describes a command about rows, and adds its arguments and those of all."""
+
+    def add(parser: argparse.ArgumentParser) -> None:
+        parser.description = description
+        group = parser.add_argument_group("where, and how it is printed")
+        for target, added in ((parser, arguments), (group, APP)):
+            for names, how in added:
+                target.add_argument(*names, **how)
+
+    return add
 
 
 def answered(options: argparse.Namespace, ask: Ask, *, within_s: float = ANSWER_WITHIN_S) -> int:
-    """Ask, print the answer, and return the exit code."""
     runner, before = asyncio.Runner(), frozenset(threading.enumerate())
     try:
         answer = runner.run(_asked(options, ask, within_s))
@@ -231,15 +249,23 @@ LINES_MIN: Final = 2
 
 def watched(options: argparse.Namespace, ask: Ask, *, every_s: float) -> int:
     """Ask every `every_s` seconds and print each answer, until the process is interrupted."""
+    return run_to_end(options, lambda options: _watch(options, ask, every_s))
+
+
+def run_to_end(
+    options: argparse.Namespace,
+    main: Callable[[argparse.Namespace], Coroutine[Any, Any, int]],
+) -> int:
+    """Run a command that stays until it is interrupted, and return the exit code."""
     try:
-        return asyncio.run(_watch(options, ask, every_s))
+        return asyncio.run(main(options))
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         # Who reads has seen enough; what Python would still write to it is lost.
         sys.stdout = None
-        return 0
-    except Exception as error:  # noqa: BLE001 - any of the host's modules
+        return WELL
+    except Exception as error:  # noqa: BLE001 - any of the host's modules and database
         return failed(options, error)
 
 

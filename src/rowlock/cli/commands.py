@@ -14,52 +14,57 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final, TypedDict
 
-from rowlock.cli.answering import add_app_arguments, answered, failed, watched
+from rowlock.cli.answering import (
+    ANSWER_WITHIN_S,
+    AddArguments,
+    Argument,
+    CommandAnswer,
+    answered,
+    argument,
+    takes,
+    watched,
+)
 from rowlock.errors import AppError
 from rowlock.insight.actions import ActionDone
 from rowlock.insight.claim_plan import PipelineView
 from rowlock.insight.explanation import Explanation
 from rowlock.insight.insight import Insight
-from rowlock.insight.listing import PAGE_ROWS, PAGE_ROWS_MAX
+from rowlock.insight.listing import ENTRIES_MAX, PAGE_ROWS, PAGE_ROWS_MAX
 from rowlock.insight.migrations import PERSON_CHARS_MAX, REASON_CHARS_MAX
 from rowlock.insight.questions import ListedState
 from rowlock.insight.status import Status
 from rowlock.insight.steering import LeaseChanged, RowNotFound
-from rowlock.insight.timeline import ENTRIES_MAX
 
 # ---------------------------------------------------------------- questions
 
 
 WATCH_S_MIN: Final = 1.0
 WATCH_S_MAX: Final = 3600.0
+PLAN_WITHIN_S: Final = 600.0
 STATUS_WITHIN: Final = timedelta(seconds=5)
 """After that long no further pipeline is asked: half of what a command has for its answer."""
+ROW: Final = (
+    argument("model", metavar="MODEL", help="the class of the row, or its table"),
+    argument("id", metavar="ID", help="the key of the row"),
+)
+
+
+Command = tuple[AddArguments, Callable[[argparse.Namespace], int]]
+Asked = Callable[[Insight, argparse.Namespace], Awaitable[CommandAnswer]]
+
+
+def _asks(
+    description: str, ask: Asked, *arguments: Argument, within_s: float = ANSWER_WITHIN_S
+) -> Command:
+    def run(options: argparse.Namespace) -> int:
+        return answered(options, lambda insight: ask(insight, options), within_s=within_s)
+
+    return takes(description, *arguments), run
 
 
 async def status_in_time(insight: Insight) -> Status:
     """Return the status, of as many pipelines as a command has time for."""
     return await insight.status(within=STATUS_WITHIN)
-
-
-def add_status_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Say whether anything waits too long: what is due, leased and parked for each pipeline, and"
-        " who runs it. Counts read at most some 10,000 rows. Exit code 1: a person is needed."
-    )
-    parser.add_argument(
-        "--watch",
-        metavar="SECONDS",
-        type=_seconds,
-        help="look again every so many seconds, until it is interrupted; where the output is no"
-        " terminal, one answer follows the other",
-    )
-    add_app_arguments(parser)
-
-
-def run_status(options: argparse.Namespace) -> int:
-    if options.watch is not None:
-        return watched(options, status_in_time, every_s=options.watch)
-    return answered(options, status_in_time)
 
 
 def _seconds(text: str) -> float:
@@ -74,32 +79,23 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Say why a row waits, or who works on it. Reads one row, writes and locks nothing. Exit"
-        " code 1: a person is needed; 4: there is no such row."
-    )
-    parser.add_argument(
-        "model", metavar="MODEL", nargs="?", help="the class of the row, or its table"
-    )
-    parser.add_argument("id", metavar="ID", nargs="?", help="the key of the row")
-    parser.add_argument(
-        "--pipeline", metavar="NAME", help="a pipeline as a whole, instead of a row"
-    )
-    parser.add_argument(
-        "--plan", action="store_true", help="with --pipeline: how the database reads a claim"
-    )
-    add_app_arguments(parser)
+add_status_arguments = takes(
+    "Say whether anything waits too long: what is due, leased and parked for each pipeline, and"
+    " who runs it. Counts read at most some 10,000 rows. Exit code 1: a person is needed.",
+    argument(
+        "--watch",
+        metavar="SECONDS",
+        type=_seconds,
+        help="look again every so many seconds, until it is interrupted; where the output is no"
+        " terminal, one answer follows the other",
+    ),
+)
 
 
-def run_explain(options: argparse.Namespace) -> int:
-    async def ask(insight: Insight) -> Explanation | PipelineView:
-        check_words(options)
-        if options.pipeline is None:
-            return await insight.explain(options.model, options.id)
-        return replace(await insight.explain_pipeline(options.pipeline), shows_plan=options.plan)
-
-    return answered(options, ask)
+def run_status(options: argparse.Namespace) -> int:
+    if options.watch is not None:
+        return watched(options, status_in_time, every_s=options.watch)
+    return answered(options, status_in_time)
 
 
 def check_words(options: argparse.Namespace) -> None:
@@ -111,110 +107,86 @@ def check_words(options: argparse.Namespace) -> None:
         raise AppError("explain what? explain MODEL ID, or explain --pipeline NAME [--plan]")
 
 
-def add_timeline_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Say what happened to a row, the newest first, as the table rowlock_history has it."
-        " Without that table only the last outcome is known. Exit code 4: there is no such row, and"
-        " none is remembered."
-    )
-    parser.add_argument("model", metavar="MODEL", help="the class of the row, or its table")
-    parser.add_argument("id", metavar="ID", help="the key of the row")
-    parser.add_argument(
+async def _explained(insight: Insight, options: argparse.Namespace) -> Explanation | PipelineView:
+    check_words(options)
+    if options.pipeline is None:
+        return await insight.explain(options.model, options.id)
+    return replace(await insight.explain_pipeline(options.pipeline), shows_plan=options.plan)
+
+
+add_explain_arguments, run_explain = _asks(
+    "Say why a row waits, or who works on it. Reads one row, writes and locks nothing. Exit"
+    " code 1: a person is needed; 4: there is no such row.",
+    _explained,
+    *(argument(*names, **how, nargs="?") for names, how in ROW),
+    argument("--pipeline", metavar="NAME", help="a pipeline as a whole, instead of a row"),
+    argument("--plan", action="store_true", help="with --pipeline: how the database reads a claim"),
+)
+add_timeline_arguments, run_timeline = _asks(
+    "Say what happened to a row, the newest first, as the table rowlock_history has it."
+    " Without that table only the last outcome is known. Exit code 4: there is no such row, and"
+    " none is remembered.",
+    lambda insight, given: insight.timeline(given.model, given.id, limit=given.limit),
+    *ROW,
+    argument(
         "--limit",
         metavar="N",
         type=int,
         default=100,
         help=f"most entries, at most {ENTRIES_MAX:,} (default: 100)",
-    )
-    add_app_arguments(parser)
+    ),
+)
 
 
-def run_timeline(options: argparse.Namespace) -> int:
-    return answered(
-        options, lambda insight: insight.timeline(options.model, options.id, limit=options.limit)
-    )
+add_plan_arguments, run_plan = _asks(
+    "Run process for rows and print what would come of each; nothing is written, and no"
+    " pipeline works on them meanwhile. Only for pipelines that say rehearsable = True: what"
+    " process does to other systems is done. Exit code 1: a row would be retried or parked;"
+    " 4: a row is not there, or it is held.",
+    lambda insight, given: insight.rehearse(given.pipeline, given.ids),
+    argument("pipeline", metavar="PIPELINE", help="its name"),
+    argument("ids", metavar="ID", nargs="+", help="keys of rows"),
+    within_s=PLAN_WITHIN_S,
+)
 
 
-PLAN_WITHIN_S: Final = 600.0
-
-
-def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Run process for rows and print what would come of each; nothing is written, and no"
-        " pipeline works on them meanwhile. Only for pipelines that say rehearsable = True: what"
-        " process does to other systems is done. Exit code 1: a row would be retried or parked;"
-        " 4: a row is not there, or it is held."
-    )
-    parser.add_argument("pipeline", metavar="PIPELINE", help="its name")
-    parser.add_argument("ids", metavar="ID", nargs="+", help="keys of rows")
-    add_app_arguments(parser)
-
-
-def run_plan(options: argparse.Namespace) -> int:
-    return answered(
-        options,
-        lambda insight: insight.rehearse(options.pipeline, options.ids),
-        within_s=PLAN_WITHIN_S,
-    )
-
-
-def add_rows_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "List the rows of a pipeline that are in one state, in the order of claims. Reads at most"
-        " some 10,000 rows, writes and locks nothing."
-    )
-    parser.add_argument("pipeline", metavar="PIPELINE", help="its name")
-    parser.add_argument(
+add_rows_arguments, run_rows = _asks(
+    "List the rows of a pipeline that are in one state, in the order of claims. Reads at most"
+    " some 10,000 rows, writes and locks nothing.",
+    lambda insight, given: insight.rows(
+        given.pipeline, given.state, after=given.after, limit=given.limit
+    ),
+    argument("pipeline", metavar="PIPELINE", help="its name"),
+    argument(
         "--state",
         choices=[state.value for state in ListedState],
         default=ListedState.DUE.value,
         help="what they are listed by; %(default)s if not given",
-    )
-    parser.add_argument(
-        "--after", metavar="CURSOR", help="where a page before ended, as that one says"
-    )
-    parser.add_argument(
+    ),
+    argument("--after", metavar="CURSOR", help="where a page before ended, as that one says"),
+    argument(
         "--limit",
         metavar="N",
         type=int,
         default=PAGE_ROWS,
         help=f"how many at most; 1 to {PAGE_ROWS_MAX}, %(default)s if not given",
-    )
-    add_app_arguments(parser)
+    ),
+)
 
 
-def run_rows(options: argparse.Namespace) -> int:
-    return answered(
-        options,
-        lambda insight: insight.rows(
-            options.pipeline, options.state, after=options.after, limit=options.limit
-        ),
-    )
+add_replicas_arguments, run_replicas = _asks(
+    "List the replicas, as they say themselves in the table rowlock_replicas. Without that"
+    " table there is no answer.",
+    lambda insight, _: insight.replicas(),
+)
 
 
-def add_replicas_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "List the replicas, as they say themselves in the table rowlock_replicas. Without that"
-        " table there is no answer."
-    )
-    add_app_arguments(parser)
-
-
-def run_replicas(options: argparse.Namespace) -> int:
-    return answered(options, Insight.replicas)
-
-
-def add_check_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Say what is to be mended in the database: columns and indexes that are missing or harm,"
-        " what was left behind in rows, what replicas report. Reads, and writes and locks nothing."
-        " Exit code 1: something is BAD."
-    )
-    add_app_arguments(parser)
-
-
-def run_check(options: argparse.Namespace) -> int:
-    return answered(options, Insight.findings)
+add_check_arguments, run_check = _asks(
+    "Say what is to be mended in the database: columns and indexes that are missing or harm,"
+    " what was left behind in rows, what replicas report. Reads, and writes and locks nothing."
+    " Exit code 1: something is BAD.",
+    lambda insight, _: insight.findings(),
+)
 
 
 # ---------------------------------------------------------------- actions
@@ -230,38 +202,15 @@ class Signed(TypedDict):
     reason: str
 
 
-Act = Callable[[Insight, Signed], Awaitable[ActionDone]]
+Acted = Callable[[Insight, argparse.Namespace, Signed], Awaitable[ActionDone]]
 
 
-def add_row_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="the class of the row, or its table")
-    parser.add_argument("id", metavar="ID", help="the key of the row")
+def _acts(description: str, act: Acted, *arguments: Argument) -> Command:
+    def ask(insight: Insight, options: argparse.Namespace) -> Awaitable[ActionDone]:
+        by = options.by or user_at_host()
+        return act(insight, options, {"by": by, "reason": options.reason})
 
-
-def add_act_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--reason",
-        metavar="TEXT",
-        required=True,
-        type=_bounded("a reason", REASON_CHARS_MAX),
-        help="why, for the audit log, and for those who look at the row",
-    )
-    parser.add_argument(
-        "--by",
-        metavar="NAME",
-        type=_bounded("a name", PERSON_CHARS_MAX),
-        help="who does it; else user@host of this terminal",
-    )
-    add_app_arguments(parser)
-
-
-def acted(options: argparse.Namespace, act: Act) -> int:
-    signed: Signed = {"by": options.by or user_at_host(), "reason": options.reason}
-
-    async def ask(insight: Insight) -> ActionDone:
-        return await act(insight, signed)
-
-    return answered(options, ask)
+    return _asks(description, ask, *arguments, *SIGNED)
 
 
 def user_at_host() -> str:
@@ -293,64 +242,67 @@ def _bounded(what: str, most: int) -> Callable[[str], str]:
     return read
 
 
+SIGNED: Final = (
+    argument(
+        "--reason",
+        metavar="TEXT",
+        required=True,
+        type=_bounded("a reason", REASON_CHARS_MAX),
+        help="why, for the audit log, and for those who look at the row",
+    ),
+    argument(
+        "--by",
+        metavar="NAME",
+        type=_bounded("a name", PERSON_CHARS_MAX),
+        help="who does it; else user@host of this terminal",
+    ),
+)
+PIPELINE: Final = argument("pipeline", metavar="PIPELINE", help="the name of its class")
 NOT_SEEN = (
     "--force breaks a lease that was shown: add --seen TOKEN, which rowlock explain shows, and"
     " rowlock release without --force"
 )
 
 
-def add_release_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Free a row, and what its holder has locked for it, so that the next claim takes it. Exit"
-        " code 4: there is no such row, its lease has not ended and nothing was forced, or it has"
-        " changed meanwhile."
+async def _release(insight: Insight, options: argparse.Namespace, signed: Signed) -> ActionDone:
+    if options.force and options.seen is None:
+        raise AppError(NOT_SEEN)
+    explanation = await insight.explain(options.model, options.id)
+    row, lease = {"model": explanation.model, "row_id": explanation.row_id}, explanation.lease
+    if lease is None:
+        raise RowNotFound(**row)
+    if options.seen not in {None, str(lease.token)}:
+        raise LeaseChanged(**row, owner=lease.owner)
+    return await insight.release(
+        options.model, options.id, seen=lease, force=options.force, **signed
     )
-    add_row_arguments(parser)
-    parser.add_argument(
+
+
+add_release_arguments, run_release = _acts(
+    "Free a row, and what its holder has locked for it, so that the next claim takes it. Exit"
+    " code 4: there is no such row, its lease has not ended and nothing was forced, or it has"
+    " changed meanwhile.",
+    _release,
+    *ROW,
+    argument(
         "--force",
         action="store_true",
         help="also if the lease has not ended: what its holder computes is not written then",
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--seen",
         metavar="TOKEN",
         help="release this lease alone, which explain, or release without --force, has shown",
-    )
-    add_act_arguments(parser)
-
-
-def run_release(options: argparse.Namespace) -> int:
-    if options.force and options.seen is None:
-        return failed(options, AppError(NOT_SEEN))
-
-    async def act(insight: Insight, signed: Signed) -> ActionDone:
-        explanation = await insight.explain(options.model, options.id)
-        row, lease = {"model": explanation.model, "row_id": explanation.row_id}, explanation.lease
-        if lease is None:
-            raise RowNotFound(**row)
-        if options.seen not in {None, str(lease.token)}:
-            raise LeaseChanged(**row, owner=lease.owner)
-        return await insight.release(
-            options.model, options.id, seen=lease, force=options.force, **signed
-        )
-
-    return acted(options, act)
-
-
-Command = tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]
+    ),
+)
 
 
 def _on_row(method: str, description: str) -> Command:
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        parser.description = f"{description} Exit code 4: there is no such row."
-        add_row_arguments(parser)
-        add_act_arguments(parser)
-
     async def act(insight: Insight, options: argparse.Namespace, signed: Signed) -> ActionDone:
         done: ActionDone = await getattr(insight, method)(options.model, options.id, **signed)
         return done
 
-    return add_arguments, lambda options: acted(options, lambda one, by: act(one, options, by))
+    return _acts(f"{description} Exit code 4: there is no such row.", act, *ROW)
 
 
 add_park_arguments, run_park = _on_row(
@@ -362,42 +314,29 @@ add_unpark_arguments, run_unpark = _on_row(
     "unpark", "Put a parked row back, due now and with a clean count of attempts."
 )
 add_due_arguments, run_due = _on_row("make_due", "Make a row due now. A parked row stays parked.")
-
-
-def add_pause_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Have a pipeline claim nothing, in any replica; what runs goes on. A restart keeps the"
-        " pause. Exit code 2: this host cannot pause, and what to add. Exit code 4: it is paused"
-        " already."
-    )
-    parser.add_argument("pipeline", metavar="PIPELINE", help="the name of its class")
-    parser.add_argument(
+add_pause_arguments, run_pause = _acts(
+    "Have a pipeline claim nothing, in any replica; what runs goes on. A restart keeps the"
+    " pause. Exit code 2: this host cannot pause, and what to add. Exit code 4: it is paused"
+    " already.",
+    lambda insight, given, signed: insight.pause(
+        given.pipeline, until=given.lasts, replace=given.replace, **signed
+    ),
+    PIPELINE,
+    argument(
         "--for",
         dest="lasts",
         metavar="TIME",
         type=lasts,
         help="how long, such as 90s, 30m, 2h or 1d, by the database's clock; else until resume",
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--replace", action="store_true", help="end a pause that there is, and say whose it was"
-    )
-    add_act_arguments(parser)
+    ),
+)
 
 
-def run_pause(options: argparse.Namespace) -> int:
-    return acted(
-        options,
-        lambda insight, signed: insight.pause(
-            options.pipeline, until=options.lasts, replace=options.replace, **signed
-        ),
-    )
-
-
-def add_resume_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "End the pause of a pipeline, and say whose it was."
-    parser.add_argument("pipeline", metavar="PIPELINE", help="the name of its class")
-    add_act_arguments(parser)
-
-
-def run_resume(options: argparse.Namespace) -> int:
-    return acted(options, lambda insight, signed: insight.resume(options.pipeline, **signed))
+add_resume_arguments, run_resume = _acts(
+    "End the pause of a pipeline, and say whose it was.",
+    lambda insight, given, signed: insight.resume(given.pipeline, **signed),
+    PIPELINE,
+)

@@ -15,13 +15,21 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Final
 
-from rowlock.cli.answering import INTERRUPTED, MISUSED, WELL, add_app_arguments, failed, opened
+from rowlock.cli.answering import (
+    INTERRUPTED,
+    MISUSED,
+    WELL,
+    argument,
+    opened,
+    run_to_end,
+    takes,
+)
 from rowlock.cli.commands import user_at_host
 from rowlock.errors import describe
 
@@ -32,78 +40,60 @@ NEEDED: Final = ("starlette", "jinja2", "sse_starlette", "uvicorn")
 NO_DOCUMENT: Final = "it serves pages; for JSON: rowlock status --json, or /api/status of the page"
 
 
-def add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Serve the dashboard to a browser of this machine. The address that is printed has a key;"
-        " who has it may look and act, under your name. Ctrl-C ends it."
-    )
-    parser.add_argument("--host", default=HOST, help="listen on this address; %(default)s")
-    parser.add_argument(
-        "--port", type=_port, default=PORT, help="listen on this port; 0: any; %(default)s"
-    )
-    parser.add_argument("--look-only", action="store_true", help="offer no actions")
-    add_app_arguments(parser)
-
-
-def run_dashboard(options: argparse.Namespace) -> int:
-    if options.json:
-        print(f"rowlock dashboard: {NO_DOCUMENT}", file=sys.stderr)
-        return MISUSED
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        print(
-            f'rowlock: the dashboard needs {missing[0]}: pip install "rowlock[dashboard]"',
-            file=sys.stderr,
-        )
-        return MISUSED
-    return _run(options, _serve)
-
-
-def _run(
-    options: argparse.Namespace,
-    main: Callable[[argparse.Namespace], Coroutine[Any, Any, int | None]],
-) -> int:
-    try:
-        return asyncio.run(main(options)) or WELL
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - any of the host's modules and database
-        return failed(options, error)
-
-
-async def _serve(options: argparse.Namespace) -> None:
-    from rowlock.dashboard.dashboard import KeyedDashboard, serve  # noqa: PLC0415 - an extra
-
-    async with opened(options) as insight:
-        app = KeyedDashboard(insight, name=user_at_host(), may_act=not options.look_only)
-        await serve(app, host=options.host, port=options.port, told=partial(print, flush=True))
-
-
 def _port(text: str) -> int:
     if not text.isdigit() or int(text) > PORT_MAX:
         raise argparse.ArgumentTypeError(f"a port is 0 to {PORT_MAX}, not {text!r:.20}")
     return int(text)
 
 
+add_dashboard_arguments = takes(
+    "Serve the dashboard to a browser of this machine. The address that is printed has a key;"
+    " who has it may look and act, under your name. Ctrl-C ends it.",
+    argument("--host", default=HOST, help="listen on this address; %(default)s"),
+    argument("--port", type=_port, default=PORT, help="listen on this port; 0: any; %(default)s"),
+    argument("--look-only", action="store_true", help="offer no actions"),
+)
+
+
+def run_dashboard(options: argparse.Namespace) -> int:
+    if options.json:
+        return _misused(f"dashboard: {NO_DOCUMENT}")
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        return _misused(f'dashboard: it needs {missing[0]}: pip install "rowlock[dashboard]"')
+    return run_to_end(options, _serve)
+
+
+def _misused(text: str) -> int:
+    print(f"rowlock {text}", file=sys.stderr)
+    return MISUSED
+
+
+async def _serve(options: argparse.Namespace) -> int:
+    from rowlock.dashboard.dashboard import KeyedDashboard, serve  # noqa: PLC0415 - an extra
+
+    async with opened(options) as insight:
+        app = KeyedDashboard(insight, name=user_at_host(), may_act=not options.look_only)
+        await serve(app, host=options.host, port=options.port, told=partial(print, flush=True))
+    return WELL
+
+
 NEEDS_EXTRA = 'it needs an extra: python -m pip install "rowlock[mcp]"'
 
 
-def add_mcp_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Answer questions of an assistant by the Model Context Protocol, on stdin and stdout, until"
-        " it goes away. No tool writes. Exit code 2: there is no app, or the extra is missing."
-    )
-    add_app_arguments(parser)
+add_mcp_arguments = takes(
+    "Answer questions of an assistant by the Model Context Protocol, on stdin and stdout, until"
+    " it goes away. No tool writes. Exit code 2: there is no app, or the extra is missing."
+)
 
 
 def run_mcp(options: argparse.Namespace) -> int:
     if find_spec("mcp") is None:
-        print(f"rowlock mcp: {NEEDS_EXTRA}", file=sys.stderr)
-        return MISUSED
-    return _run(options, _served)
+        return _misused(f"mcp: {NEEDS_EXTRA}")
+    return run_to_end(options, _served)
 
 
-async def _served(options: argparse.Namespace) -> None:
+async def _served(options: argparse.Namespace) -> int:
     # What the host's modules print would be taken for answers.
     with redirect_stdout(sys.stderr):
         app = opened(options)
@@ -114,6 +104,7 @@ async def _served(options: argparse.Namespace) -> None:
         await serve(insight, on_broken=_end)
     finally:
         await app.__aexit__(None, None, None)
+    return WELL
 
 
 def _end(error: OSError) -> None:
@@ -129,26 +120,23 @@ ENDED_BY: Final = {"SIGINT": INTERRUPTED, "SIGTERM": 143, "SIGHUP": 129}
 INSTEAD: Final = "rowlock status --watch 2"
 
 
-def add_top_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Show the status, what is longest at work and what is wrong, every 2 s. Looks and never"
-        " acts. Keys: r refresh, e explain, ? help, q quit. Exit code 2: this is no terminal."
-    )
-    add_app_arguments(parser)
+add_top_arguments = takes(
+    "Show the status, what is longest at work and what is wrong, every 2 s. Looks and never"
+    " acts. Keys: r refresh, e explain, ? help, q quit. Exit code 2: this is no terminal."
+)
 
 
 def run_top(options: argparse.Namespace) -> int:
     trouble = why_not(options)
     if trouble:
-        print(f"rowlock top: {trouble}", file=sys.stderr)
-        return MISUSED
+        return _misused(f"top: {trouble}")
     if options.no_colour:
         os.environ["NO_COLOR"] = "1"
     # A size that was exported stays the same when the window changes, and textual would heed it.
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
     with terminal_restored(), logs_silenced():
-        return _run(options, _shown)
+        return run_to_end(options, _shown)
 
 
 def why_not(options: argparse.Namespace) -> str:
@@ -168,7 +156,6 @@ def why_not(options: argparse.Namespace) -> str:
 
 @contextmanager
 def terminal_restored() -> Iterator[None]:
-    """Restore the settings of the terminal, whatever happens in the block."""
     try:
         import termios  # noqa: PLC0415 - Windows has none
     except ImportError:
@@ -194,7 +181,7 @@ def logs_silenced() -> Iterator[None]:
 
 
 async def _shown(options: argparse.Namespace) -> int:
-    from rowlock.cli.top_screen import TopApp  # noqa: PLC0415 - textual is an extra
+    from rowlock.cli.top import TopApp  # noqa: PLC0415 - textual is an extra
 
     async with opened(options) as insight:
         app = TopApp(insight)

@@ -65,7 +65,6 @@ def _told(text: str) -> int:
 
 
 def page() -> str:
-    """Return the page of all errors."""
     for path in PAGES:
         if path.is_file():
             return path.read_text(encoding="utf-8")

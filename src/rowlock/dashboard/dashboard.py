@@ -74,7 +74,6 @@ KINDS: Final = {
 
 @lru_cache
 def static_file(name: str) -> Response:
-    """Return a file of the package; open to everybody."""
     content = (files("rowlock.dashboard") / "static" / name).read_bytes()
     headers = {"cache-control": "public, max-age=3600"}
     return Response(content, media_type=KINDS[name], headers=headers)
@@ -255,8 +254,6 @@ DRAIN_S_MAX: Final = 5  # how long the server waits for open streams when it end
 
 
 class KeyedDashboard:
-    """A dashboard below a path that begins with its `key`."""
-
     def __init__(self, insight: Insight, *, name: str, may_act: bool = True) -> None:
         self.key = secrets.token_urlsafe(KEY_BYTES)
         self._name, self._may_act = name, may_act

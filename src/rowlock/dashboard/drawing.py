@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
@@ -131,18 +132,12 @@ def drawing_of(picture: Picture, operators: Sequence[OperatorStatistics]) -> Gra
 
 def depths_of(boxes: int, arrows: Sequence[Arrow]) -> list[int]:
     """Return the column of each box: one behind the last of those that feed it."""
-    depths = [0] * boxes
-    targets, feeders = defaultdict[int, list[int]](list), [0] * boxes
+    feeders: dict[int, list[int]] = {number: [] for number in range(boxes)}
     for arrow in arrows:
-        targets[arrow.source].append(arrow.target)
-        feeders[arrow.target] += 1
-    free = [number for number in range(boxes) if not feeders[number]]
-    for number in free:  # grows meanwhile
-        for target in targets[number]:
-            depths[target] = depths[number] + 1  # the last one that feeds it is the deepest
-            feeders[target] -= 1
-            if not feeders[target]:
-                free.append(target)
+        feeders[arrow.target].append(arrow.source)
+    depths = [0] * boxes
+    for number in TopologicalSorter(feeders).static_order():
+        depths[number] = max((depths[one] + 1 for one in feeders[number]), default=0)
     return depths
 
 
@@ -196,7 +191,6 @@ POINTS_MAX: Final = 120
 
 
 def rates_between(samples: Sequence[Sample]) -> list[float]:
-    """Return the outcomes a second between each two samples."""
     return [
         max(0.0, (later.settled() - earlier.settled()) / (later.at - earlier.at))
         for earlier, later in pairwise(samples)

@@ -69,16 +69,13 @@ class AuthorizeThreads:
         self._hanging = [one for one in self._hanging if not one.done()]
         if len(self._hanging) >= THREADS_MAX:
             raise TimeoutError(f"{THREADS_MAX} calls hang, one in each thread")
-        called = pool.submit(copy_context().run, _outcome, function, args)
+        called = pool.submit(copy_context().run, function, *args)
         try:
-            answer, error = await asyncio.wrap_future(called)
+            return await asyncio.wrap_future(called)
         except asyncio.CancelledError:
             if not called.cancel():
                 self._hanging.append(called)
             raise
-        if error is not None:
-            raise error
-        return answer
 
     def _threads(self) -> DaemonThreads:
         if self._pool is None or self._process != os.getpid():
@@ -86,16 +83,6 @@ class AuthorizeThreads:
             self._pool = DaemonThreads(THREADS_MAX, name="rowlock authorize")
             self._process, self._hanging = os.getpid(), []
         return self._pool
-
-
-def _outcome(
-    function: Callable[..., object], args: tuple[object, ...]
-) -> tuple[object, BaseException | None]:
-    # As a value: no future takes a StopIteration, and an exit would end the loop.
-    try:
-        return function(*args), None
-    except BaseException as error:  # noqa: BLE001 - of the host
-        return None, error
 
 
 # ---------------------------------------------------------------- authorizing
@@ -176,7 +163,6 @@ class Gatekeeper:
         self._threads = AuthorizeThreads()
 
     async def viewer(self, request: HTTPConnection, action: ViewerAction) -> Viewer | None:
-        """Return who may do `action`; None if it is refused."""
         if self._asking >= AUTHORIZING_MAX:
             self._refuse(action, "too many questions are open")
             return None
@@ -276,7 +262,6 @@ def is_same_origin(request: Request) -> bool:
 
 
 def token_of(request: Request) -> str | None:
-    """Return the token of the browser that asks, if it has one."""
     token = request.cookies.get(_cookie(request))
     return token if token is not None and _TOKEN.fullmatch(token) else None
 
@@ -286,7 +271,6 @@ def fresh_token() -> str:
 
 
 def is_token_of(request: Request, given: str | None) -> bool:
-    """Whether a form carries the token of its browser."""
     token = token_of(request)
     return token is not None and hmac.compare_digest(token.encode(), (given or "").encode())
 

@@ -15,6 +15,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -28,7 +29,6 @@ from rowlock.dashboard.drawing import GraphDrawing, drawing_of, points_of, rates
 from rowlock.dashboard.guarding import (
     NOT_ALLOWED,
     PageRefusal,
-    Viewer,
     ViewerAction,
     is_same_origin,
     is_token_of,
@@ -69,7 +69,6 @@ class ShownFlow:
 
     @property
     def shards(self) -> list[Any]:
-        """Its shards, those that lag most first."""
         shards = () if self.status is None else self.status.shards
         return sorted(shards, key=lambda one: (not one.is_parked, -one.lag))[:SHARDS_SHOWN]
 
@@ -80,19 +79,17 @@ class ShownGraph:
     drawing: GraphDrawing
 
 
-async def streams_part(visit: PageVisit) -> str:
-    async def make() -> str:
-        flows = [(each, one) for each in visit.wings.streams for one in each.flows.values()]
-        ends = monotonic() + FLOWS_S_MAX
-        shown = [
+async def _streams(visit: PageVisit) -> dict[str, Any]:
+    flows = [(each, one) for each in visit.wings.streams for one in each.flows.values()]
+    ends = monotonic() + FLOWS_S_MAX
+    return {
+        "flows": [
             await _shown(visit, streams, flow)
             if monotonic() < ends
             else ShownFlow(flow.name, None, NOT_ASKED)
             for streams, flow in flows[:FLOWS_MAX]
         ]
-        return visit.part("parts/streams.html", flows=shown)
-
-    return await visit.recent.get(("streams", visit.addresses.base), make)
+    }
 
 
 async def _shown(visit: PageVisit, streams: Streams, flow: Any) -> ShownFlow:
@@ -112,8 +109,7 @@ async def _shown(visit: PageVisit, streams: Streams, flow: Any) -> ShownFlow:
         return ShownFlow(flow.name, None, refusal_of(error).sentence)
 
 
-async def graphs_part(visit: PageVisit) -> str:
-    """Render the graphs of this process alone."""
+async def _graphs(visit: PageVisit) -> dict[str, Any]:
     graphs = []
     for graph in visit.wings.graphs:
         from rowlock.graph.statistics import picture_of  # noqa: PLC0415 - a wing
@@ -121,7 +117,7 @@ async def graphs_part(visit: PageVisit) -> str:
         statistics = graph.statistics()
         drawing = drawing_of(picture_of(graph.graph), statistics.operators)
         graphs.append(ShownGraph(statistics, drawing))
-    return visit.part("parts/graphs.html", graphs=graphs)
+    return {"graphs": graphs}
 
 
 # ---------------------------------------------------------------- pages
@@ -137,43 +133,37 @@ STATUS_WITHIN = timedelta(seconds=2)
 PIPELINE_ACTIONS = ("pause", "resume")
 
 
-async def pipelines_part(visit: PageVisit) -> str:
-    async def make() -> str:
-        status = await visit.insight.status(within=STATUS_WITHIN)
-        lines = {
-            one.pipeline: points_of(rates_between(visit.observer.samples(one.pipeline)))
-            for one in status.pipelines
-            if visit.observer is not None
-        }
-        return visit.part("parts/pipelines.html", status=status, lines=lines)
-
-    return await visit.recent.get(("pipelines", visit.addresses.base), make)
+async def _pipelines(visit: PageVisit) -> dict[str, Any]:
+    status = await visit.insight.status(within=STATUS_WITHIN)
+    lines = {
+        one.pipeline: points_of(rates_between(visit.observer.samples(one.pipeline)))
+        for one in status.pipelines
+        if visit.observer is not None
+    }
+    return {"status": status, "lines": lines}
 
 
-async def replicas_part(visit: PageVisit) -> str:
-    async def make() -> str:
-        return visit.part("parts/replicas.html", replicas=await visit.insight.replicas())
-
-    return await visit.recent.get(("replicas", visit.addresses.base), make)
+async def _replicas(visit: PageVisit) -> dict[str, Any]:
+    return {"replicas": await visit.insight.replicas()}
 
 
-LIVE_PARTS: Final[dict[str, Callable[[PageVisit], Awaitable[str]]]] = {
-    "pipelines": pipelines_part,
-    "replicas": replicas_part,
-    "streams": streams_part,
-    "graphs": graphs_part,
+_LIVE: Final[dict[str, Callable[[PageVisit], Awaitable[dict[str, Any]]]]] = {
+    "pipelines": _pipelines,
+    "replicas": _replicas,
+    "streams": _streams,
+    "graphs": _graphs,
 }
 
 
 def _live_page(topic: str) -> Handler:
     async def page(visit: PageVisit) -> Response:
-        part = await LIVE_PARTS[topic](visit)
+        part = await visit.shared_part(topic, partial(_LIVE[topic], visit))
         return visit.page(f"{topic}.html", live=visit.addresses.live(topic), part=part)
 
     return page
 
 
-pipelines_page, replicas_page, streams_page, graphs_page = map(_live_page, LIVE_PARTS)
+pipelines_page, replicas_page, streams_page, graphs_page = map(_live_page, _LIVE)
 
 
 async def checks_page(visit: PageVisit) -> Response:
@@ -196,12 +186,12 @@ async def rows_page(visit: PageVisit) -> Response:
 
 
 async def rows_part(visit: PageVisit, name: str, state: str, *, after: str | None = None) -> str:
-    async def make() -> str:
+    async def values() -> dict[str, Any]:
         page = await visit.insight.rows(name, state, after=after)
         status = await visit.recent.get(("counts", name), lambda: visit.insight.status_of(name))
-        return visit.part("parts/rows.html", page=page, counts=status.counts, after=after)
+        return {"page": page, "counts": status.counts, "after": after}
 
-    return await visit.recent.get(("rows", visit.addresses.base, name, state, after), make)
+    return await visit.shared_part("rows", values, name, state, after)
 
 
 async def row_page(visit: PageVisit) -> Response:
@@ -228,7 +218,7 @@ async def explained(
         status=status if explanation.is_there else 404,
         live=visit.addresses.live("row", model=model, id=row_id),
         has_form=True,
-        part=await row_part_of(visit, explanation, model),
+        part=visit.part("row", **await _row(visit, explanation, model)),
         explanation=explanation,
         model=model,
         trouble=trouble,
@@ -236,29 +226,18 @@ async def explained(
     )
 
 
-async def row_part_of(visit: PageVisit, explanation: Explanation, model: str) -> str:
-    tables = visit.insight.tables
-    timeline = None
+async def _row(visit: PageVisit, explanation: Explanation, model: str) -> dict[str, Any]:
+    tables, timeline = visit.insight.tables, None
     if tables is not None and tables.history is not None:
         timeline = await visit.insight.timeline(model, explanation.row_id, limit=ENTRIES_SHOWN)
-    return visit.part("parts/row.html", explanation=explanation, timeline=timeline)
+    return {"explanation": explanation, "timeline": timeline}
 
 
-async def row_part(visit: PageVisit, model: str, row_id: str) -> str:
-    async def make() -> str:
-        return await row_part_of(visit, await visit.insight.explain(model, row_id), model)
-
-    return await visit.recent.get(("row", visit.addresses.base, model, row_id), make)
-
-
-async def pipeline_page(visit: PageVisit) -> Response:
-    return await pipeline_shown(visit, visit.request.path_params["name"])
-
-
-async def pipeline_shown(
-    visit: PageVisit, name: str, *, trouble: str | None = None, status: int = 200
+async def pipeline_page(
+    visit: PageVisit, name: str | None = None, *, trouble: str | None = None, status: int = 200
 ) -> Response:
     """Return the page of a pipeline; `trouble` is why an action was refused."""
+    name = name or visit.request.path_params["name"]
     pipeline = visit.insight.pipeline(name)
     line = await visit.recent.get(("counts", name), lambda: visit.insight.status_of(name))
     plan = await visit.recent.get(("plan", name), lambda: visit.insight.explain_claim(name))
@@ -290,15 +269,19 @@ def setting_text(value: object) -> str:
 
 async def live_stream(visit: PageVisit) -> Answer:
     topic, asked = visit.request.path_params["topic"], visit.request.query_params
-    if topic not in {*LIVE_PARTS, "rows", "row"}:
+    if topic not in {*_LIVE, "rows", "row"}:
         raise HTTPException(404, "There is no such page.")
+
+    async def row() -> dict[str, Any]:
+        model = asked.get("model", "")
+        return await _row(visit, await visit.insight.explain(model, asked.get("id", "")), model)
 
     async def make() -> str:
         if topic == "rows":
             return await rows_part(visit, asked.get("pipeline", ""), asked.get("state", ""))
         if topic == "row":
-            return await row_part(visit, asked.get("model", ""), asked.get("id", ""))
-        return await LIVE_PARTS[topic](visit)
+            return await visit.shared_part("row", row, asked.get("model"), asked.get("id"))
+        return await visit.shared_part(topic, partial(_LIVE[topic], visit))
 
     return LiveResponse(visit.streams, f"{topic}:{asked}", make)
 
@@ -315,25 +298,21 @@ def json_response(document: dict[str, Any], status: int = 200) -> Response:
 
 
 def refused_as_json(refusal: PageRefusal) -> Response:
-    """Return why there is no document."""
     document = {"schema": ERROR_SCHEMA, "error": "refused", "message": refusal.sentence}
     return json_response(document, refusal.status)
 
 
-async def status_document(visit: PageVisit) -> Response:
-    """Return what waits for each pipeline."""
-    status = await visit.recent.get("status", lambda: visit.insight.status(within=STATUS_WITHIN))
-    return json_response(status.to_dict())
+def _shared(key: str, ask: Callable[[PageVisit], Awaitable[Any]]) -> Handler:
+    async def document(visit: PageVisit) -> Response:
+        answer = await visit.recent.get(key, lambda: ask(visit))
+        return json_response(answer.to_dict())
+
+    return document
 
 
-async def replicas_document(visit: PageVisit) -> Response:
-    replicas = await visit.recent.get("live replicas", visit.insight.replicas)
-    return json_response(replicas.to_dict())
-
-
-async def checks_document(visit: PageVisit) -> Response:
-    findings = await visit.recent.get("checks", visit.insight.findings)
-    return json_response(findings.to_dict())
+status_document = _shared("status", lambda visit: visit.insight.status(within=STATUS_WITHIN))
+replicas_document = _shared("live replicas", lambda visit: visit.insight.replicas())
+checks_document = _shared("checks", lambda visit: visit.insight.findings())
 
 
 async def rows_document(visit: PageVisit) -> Response:
@@ -379,7 +358,8 @@ async def act(visit: PageVisit) -> Response:
         acted = _act_on_row if action.pipeline is None else _act_on_pipeline
         done = await acted(visit, action, fields)
     except HTTPException as refused:
-        _audit(visit.viewer, action, refused.detail)
+        object_ = (action.model or "", action.row_id or "", action.pipeline or "")
+        audit_refusal(Act(action.name, visit.viewer.name, "", *object_), refused.detail)
         raise
     # Whatever it is, of the host's database or its code: a page shows it.
     except Exception as error:  # noqa: BLE001
@@ -449,7 +429,7 @@ async def _refused(visit: PageVisit, action: ViewerAction, error: Exception) -> 
     told: Any = {"trouble": refusal.sentence, "status": refusal.status}
     if action.pipeline is None:
         return await explained(visit, action.model or "", action.row_id or "", **told)
-    return await pipeline_shown(visit, action.pipeline, **told)
+    return await pipeline_page(visit, action.pipeline, **told)
 
 
 def _page_of(visit: PageVisit, action: ViewerAction, *, done: str) -> str:
@@ -459,8 +439,3 @@ def _page_of(visit: PageVisit, action: ViewerAction, *, done: str) -> str:
     else:
         page = to.row(action.model or "", action.row_id or "")
     return f"{page}{'&' if '?' in page else '?'}done={done}"
-
-
-def _audit(viewer: Viewer, action: ViewerAction, why: str) -> None:
-    object_ = (action.model or "", action.row_id or "", action.pipeline or "")
-    audit_refusal(Act(action.name, viewer.name, "", *object_), why)

@@ -25,7 +25,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterab
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from urllib.parse import quote, urlencode
 
@@ -46,7 +46,6 @@ from rowlock.dashboard.guarding import (
     fresh_token,
     keep_token,
     refusal_of,
-    retrieved,
     token_of,
 )
 from rowlock.errors import ConfigurationError
@@ -79,8 +78,6 @@ MakePart = Callable[[], Awaitable[str]]
 
 
 class LiveStreams:
-    """Counts the open streams."""
-
     def __init__(self) -> None:
         self._topics: Counter[str] = Counter()
         self._process = os.getpid()
@@ -96,7 +93,6 @@ class LiveStreams:
         return self._topics
 
     def enter(self, topic: str, *, is_row: bool) -> bool:
-        """Count a stream, and return whether there is room for it."""
         topics = self._open()
         rows = sum(1 for one in topics if one.startswith("row:"))
         if self.is_full or (is_row and topic not in topics and rows >= ROWS_WATCHED_MAX):
@@ -188,23 +184,18 @@ class PageAddresses:
         return f"{self.pipeline(pipeline)}/rows?{urlencode(asked)}"
 
     def row(self, model: str, row_id: str) -> str:
-        path = f"{self.base}/rows/{quote(model, safe='')}"
+        path = self.model(model)
         if _PLAIN.fullmatch(row_id):
             return f"{path}/{row_id}"
         return f"{path}?{urlencode({'id': row_id})}"
 
     def model(self, model: str) -> str:
-        """Target of the form with the key of a row."""
         return f"{self.base}/rows/{quote(model, safe='')}"
 
-    def act_on_row(self, action: str, model: str, row_id: str) -> str:
-        return f"{self.base}/act/{action}?{urlencode({'model': model, 'id': row_id})}"
-
-    def act_on_pipeline(self, action: str, pipeline: str) -> str:
-        return f"{self.base}/act/{action}?{urlencode({'pipeline': pipeline})}"
+    def act(self, action: str, **asked: str) -> str:
+        return f"{self.base}/act/{action}?{urlencode(asked)}"
 
     def live(self, topic: str, **asked: str) -> str:
-        """Address of the stream that keeps a page up to date."""
         return f"{self.base}/live/{topic}" + (f"?{urlencode(asked)}" if asked else "")
 
 
@@ -248,57 +239,45 @@ RECENT_S: Final = 1.0  # for how long an answer is reused, in seconds
 KEPT_MAX: Final = 256
 
 
-@dataclass(slots=True)
-class _Answer:
-    task: asyncio.Task[Any]
-    ended: float = 0.0
-
-
 class RecentAnswers:
     """Reuses answers for `RECENT_S`; a failed question is asked again."""
 
     def __init__(self) -> None:
-        self._answers: dict[Hashable, _Answer] = {}
+        self._answers: dict[Hashable, asyncio.Task[Any]] = {}
 
     async def get(self, key: Hashable, ask: Callable[[], Awaitable[T]]) -> T:
         """Return the answer of `ask`, or one that another viewer got just now."""
         # A process may have several loops, and a fork has none of its parent's.
-        place = (id(asyncio.get_running_loop()), key)
-        answer = self._answers.get(place)
-        if answer is None or not self._is_good(answer):
-            answer = self._begin(place, ask)
-        return cast("T", await asyncio.shield(answer.task))
+        loop = asyncio.get_running_loop()
+        place = (id(loop), key)
+        task = self._answers.get(place)
+        if task is None or task.get_loop() is not loop:
+            self._answers.pop(place, None)
+            while len(self._answers) >= KEPT_MAX:
+                del self._answers[next(iter(self._answers))]
+            task = self._answers[place] = asyncio.create_task(
+                _asked(ask), name="rowlock: dashboard"
+            )
+            task.add_done_callback(partial(self._answered, place))
+        return cast("T", await asyncio.shield(task))
 
     def forget(self) -> None:
         self._answers.clear()
 
-    def _is_good(self, answer: _Answer) -> bool:
-        if answer.task.get_loop() is not asyncio.get_running_loop():
-            return False
-        if not answer.task.done():
-            return True
-        has_failed = answer.task.cancelled() or answer.task.exception() is not None
-        return not has_failed and monotonic() - answer.ended < RECENT_S
+    def _answered(self, place: Hashable, task: asyncio.Task[Any]) -> None:
+        # Its error is looked at here: everybody who waited for it may be gone.
+        if task.cancelled() or task.exception() is not None:
+            self._forget_one(place, task)
+        else:
+            task.get_loop().call_later(RECENT_S, self._forget_one, place, task)
 
-    def _begin(self, place: Hashable, ask: Callable[[], Awaitable[Any]]) -> _Answer:
-        while len(self._answers) >= KEPT_MAX:
-            del self._answers[next(iter(self._answers))]
+    def _forget_one(self, place: Hashable, task: asyncio.Task[Any]) -> None:
+        if self._answers.get(place) is task:
+            del self._answers[place]
 
-        async def run() -> Any:
-            return await ask()
 
-        task = asyncio.create_task(run(), name="rowlock: dashboard")
-        answer = _Answer(task)
-        self._answers.pop(place, None)
-        self._answers[place] = answer
-
-        def ended(task: asyncio.Task[Any]) -> None:
-            answer.ended = monotonic()
-            # Everybody who waited for it may be gone.
-            retrieved(task)
-
-        task.add_done_callback(ended)
-        return answer
+async def _asked(ask: Callable[[], Awaitable[T]]) -> T:
+    return await ask()
 
 
 # ---------------------------------------------------------------- templates
@@ -373,10 +352,20 @@ class PageVisit:
     addresses: PageAddresses
     wings: ShownWings
 
-    def part(self, template: str, **values: Any) -> str:
+    def part(self, name: str, **values: Any) -> str:
         """Render a part of a page, the same for all viewers."""
         # What a template gives is escaped already; nothing else is ever called markup.
-        return Markup(render(template, to=self.addresses, **values))  # noqa: S704
+        return Markup(render(f"parts/{name}.html", to=self.addresses, **values))  # noqa: S704
+
+    async def shared_part(
+        self, name: str, values: Callable[[], Awaitable[Mapping[str, Any]]], *key: str | None
+    ) -> str:
+        """Render a part with `values`, or return it as another viewer just got it."""
+
+        async def make() -> str:
+            return self.part(name, **await values())
+
+        return await self.recent.get((name, self.addresses.base, *key), make)
 
     def page(
         self,

@@ -13,7 +13,7 @@ from rowlock.insight.claim_plan import ClaimPlan, PipelineView
 from rowlock.insight.explanation import Explanation, ExplanationLine, PipelineExplanation, SeenLease
 from rowlock.insight.findings import Finding, Level
 from rowlock.insight.insight import Insight, InsightLimits
-from rowlock.insight.listing import ListedRow, RowPage
+from rowlock.insight.listing import ListedRow, RowPage, Timeline, TimelineEntry
 from rowlock.insight.observer import Observer
 from rowlock.insight.questions import ListedState
 from rowlock.insight.steering import (
@@ -24,7 +24,6 @@ from rowlock.insight.steering import (
     RowNotFound,
 )
 from rowlock.insight.tables import InsightTables, insight_tables
-from rowlock.insight.timeline import Timeline, TimelineEntry
 from rowlock.insight.verdicts import Verdict
 from rowlock.spi import mark_of, replica_mark
 

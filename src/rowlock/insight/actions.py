@@ -11,7 +11,7 @@ Not here: how a lease is broken (``leases/release.py``), and what a service writ
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -24,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock import Pipeline, hint_after_commit, pipeline_hinter
 from rowlock.clock import monotonic
 from rowlock.insight.asking import HostedPipelines, Sessions, time_left
+from rowlock.insight.explanation import SeenLease
 from rowlock.insight.recorder import tell_action
 from rowlock.insight.shown import iso, shown
 from rowlock.insight.steering import (
@@ -40,7 +41,7 @@ from rowlock.insight.steering import (
     write_pause,
 )
 from rowlock.insight.verdicts import PipelinePause
-from rowlock.leases.release import ShownLease, break_lease, is_as_shown
+from rowlock.leases.release import break_lease, is_as_shown
 from rowlock.rows.assignments import without_onupdate
 from rowlock.services.due import check_schedule, due_now_values, parked_values, unparked_values
 from rowlock.services.request import write_past_lease
@@ -59,7 +60,10 @@ SCHEMA: Final = "rowlock.action/1"
 _KEYS: Final = ("action", "model", "row_id", "pipeline", "by", "reason")
 NOT_PARKED: Final = "was not parked"
 NOT_PAUSED: Final = "was not paused"
+Write = Callable[[AsyncSession, LeasedTable, Any], Awaitable[bool]]
+"""Writes the row with a key, and returns whether it was as it was to be."""
 _ROW_ACTS: Final = {
+    "release": ("release a row", "released"),
     "park": ("park a row", "parked"),
     "unpark": ("put a row back", "put back, due now"),
     "make_due": ("make a row due", "due now"),
@@ -86,12 +90,9 @@ class ActionDone:
     is_changed: bool = True
     ended: PipelinePause | None = None
 
-    @property
-    def needs_person(self) -> bool:
-        return False
+    needs_person = False
 
     def text(self, width: int = 0) -> str:
-        """Return it in one line, however many columns there are."""
         ends = "" if self.until is None else f" until {iso(self.until)}"
         text = f"{shown(self.act.object)} {self.outcome}{ends}"
         if self.ended is None:
@@ -117,7 +118,7 @@ class Actions(HostedPipelines):
         model: type[Any] | str,
         id: object,  # noqa: A002
         *,
-        seen: ShownLease,
+        seen: SeenLease,
         by: str,
         reason: str,
         force: bool = False,
@@ -141,26 +142,15 @@ class Actions(HostedPipelines):
             PipelineError: `by` or `reason` says nothing, or too much.
             TransactionTimeout: the database did not answer in time.
         """
+        related = [
+            lock.leased
+            for pipeline in self.pipelines.values()
+            for lock in pipeline.declared_locks
+            if pipeline.name == seen.owner
+        ]
+        write = partial(break_lease, seen=seen, related=related, only_ended=not force)
         act = Act("release", by, reason, _name_of(model), str(id))
-        with audited(act):
-            leased, key = self.row(model, id)
-            related = [
-                lock.leased
-                for pipeline in self.pipelines.values()
-                for lock in pipeline.declared_locks
-                if pipeline.name == seen.owner
-            ]
-
-            async def work(session: AsyncSession, connection: AsyncConnection) -> None:
-                if not await break_lease(
-                    session, leased, key, seen=seen, related=related, only_ended=not force
-                ):
-                    refusal = await _why_not(connection, leased, key, seen=seen)
-                    raise refusal or LeaseChanged(model=leased.name, row_id=key)
-                _hint(session, leased)
-
-            await self._transact(leased, work, purpose="release a row")
-        return await self._told(ActionDone(act, "released"), leased)
+        return await self._on_row(act, model, id, seen=seen, write=write)
 
     async def park(
         self,
@@ -169,7 +159,7 @@ class Actions(HostedPipelines):
         *,
         by: str,
         reason: str,
-        seen: ShownLease | None = None,
+        seen: SeenLease | None = None,
     ) -> ActionDone:
         """Set a row aside, also one that is at work: its outcome is written, and it stays parked.
 
@@ -179,11 +169,9 @@ class Actions(HostedPipelines):
         Raises:
             ModelError: the model has no `ScheduleColumns`.
         """
-        note = f"parked by {by}: {reason}"
         act = Act("park", by, reason, _name_of(model), str(id))
-        return await self._change(
-            act, model, id, seen=seen, values=lambda it: parked_values(it, note)
-        )
+        write = _values(lambda it: parked_values(it, f"parked by {by}: {reason}"), seen)
+        return await self._on_row(act, model, id, seen=seen, write=write)
 
     async def unpark(
         self,
@@ -192,14 +180,15 @@ class Actions(HostedPipelines):
         *,
         by: str,
         reason: str,
-        seen: ShownLease | None = None,
+        seen: SeenLease | None = None,
     ) -> ActionDone:
         """Put a parked row back into play, due now and with a clean count of attempts; as `park`.
 
         A row that is not parked is left as it is.
         """
         act = Act("unpark", by, reason, _name_of(model), str(id))
-        return await self._change(act, model, id, seen=seen, values=unparked_values)
+        write = _values(unparked_values, seen, only_parked=True)
+        return await self._on_row(act, model, id, seen=seen, write=write)
 
     async def make_due(
         self,
@@ -208,38 +197,35 @@ class Actions(HostedPipelines):
         *,
         by: str,
         reason: str,
-        seen: ShownLease | None = None,
+        seen: SeenLease | None = None,
     ) -> ActionDone:
         """Make a row due now; a parked one stays parked. Otherwise as `park`."""
         act = Act("make_due", by, reason, _name_of(model), str(id))
-        return await self._change(act, model, id, seen=seen, values=due_now_values)
+        write = _values(due_now_values, seen)
+        return await self._on_row(act, model, id, seen=seen, write=write)
 
-    async def _change(
+    async def _on_row(
         self,
         act: Act,
         model: type[Any] | str,
         id: object,  # noqa: A002
         *,
-        seen: ShownLease | None,
-        values: Callable[[LeasedTable], ColumnValues],
+        seen: SeenLease | None,
+        write: Write,
     ) -> ActionDone:
-        """Write `values` if the lease is as `seen`; a row that is not parked is not put back."""
+        """Have `write` change the row; one that is not parked is not put back."""
         purpose, outcome = _ROW_ACTS[act.action]
         with audited(act) as result:
             leased, key = self.row(model, id)
-            check_schedule(leased)
-            changes = without_onupdate(leased, values(leased))
-            as_seen = true() if seen is None else is_as_shown(leased, seen)
-            is_back = act.action == "unpark"
-            only = leased.attribute("parked_at").is_not(None) if is_back else true()
+            if act.action != "release":
+                check_schedule(leased)
 
             async def work(session: AsyncSession, connection: AsyncConnection) -> bool:
-                where = and_(as_seen, only)
-                if await write_past_lease(session, leased, key, values=changes, where=where):
+                if await write(session, leased, key):
                     _hint(session, leased)
                     return True
                 refusal = await _why_not(connection, leased, key, seen=seen)
-                if is_back and (refusal is None or isinstance(refusal, LeaseAlive)):
+                if act.action == "unpark" and not isinstance(refusal, RowNotFound | LeaseChanged):
                     return False
                 raise refusal or LeaseChanged(model=leased.name, row_id=key)
 
@@ -315,7 +301,9 @@ class Actions(HostedPipelines):
 
     async def _told(self, done: ActionDone, leased: LeasedTable) -> ActionDone:
         if done.is_changed:
-            await tell_action(self.sessions_of(leased), leased, tables=self.tables, act=done.act)
+            history = None if self.tables is None else self.tables.history
+            sessions, act = self.sessions_of(leased), asdict(done.act)
+            await tell_action(sessions, leased, history=history, act=act)
         return done
 
     async def _transact(
@@ -371,7 +359,7 @@ class Actions(HostedPipelines):
 
 
 async def _why_not(
-    connection: AsyncConnection, leased: LeasedTable, key: object, *, seen: ShownLease | None
+    connection: AsyncConnection, leased: LeasedTable, key: object, *, seen: SeenLease | None
 ) -> RowNotFound | LeaseChanged | LeaseAlive | None:
     """Return why nothing was written; None if the row is as `seen`, and nobody has it."""
     is_as = true() if seen is None else is_as_shown(leased, seen)
@@ -389,6 +377,22 @@ async def _why_not(
     return LeaseAlive(
         model=leased.name, row_id=key, owner=str(owner), token=str(seen.token), seconds_left=left_s
     )
+
+
+def _values(
+    values: Callable[[LeasedTable], ColumnValues],
+    seen: SeenLease | None,
+    *,
+    only_parked: bool = False,
+) -> Write:
+
+    async def write(session: AsyncSession, leased: LeasedTable, key: Any) -> bool:
+        changes = without_onupdate(leased, values(leased))
+        is_as = true() if seen is None else is_as_shown(leased, seen)
+        only = leased.attribute("parked_at").is_not(None) if only_parked else true()
+        return await write_past_lease(session, leased, key, values=changes, where=and_(is_as, only))
+
+    return write
 
 
 def _hint(session: AsyncSession, leased: LeasedTable) -> None:

@@ -90,7 +90,6 @@ class HostedPipelines:
         self.add(PipelineHost(session_factory), pipelines)
 
     def add(self, host: PipelineHost, pipelines: Iterable[Pipeline[Any]]) -> None:
-        """Add the pipelines of one more manager."""
         for pipeline in pipelines:
             if pipeline.name in self.pipelines:
                 raise ConfigurationError(f"two pipelines are named {pipeline.name}; rename one")
@@ -117,7 +116,6 @@ class HostedPipelines:
         )
 
     def pipeline(self, given: Pipeline[Any] | str) -> Pipeline[Any]:
-        """Return the pipeline that is meant; raises AppError if there is none of that name."""
         name = given if isinstance(given, str) else given.name
         if name not in self.pipelines:
             instead = _instead(name, self.pipelines)
@@ -145,7 +143,6 @@ class HostedPipelines:
         raise AppError(f"no model of this app is named {shown(given)}{instead}")
 
     def row(self, model: type[Any] | str, given: object) -> tuple[LeasedTable, Any]:
-        """Return the table and the key of a row; raises AppError if nothing of that kind is it."""
         mapped = self.model(model)
         known = (one.leased for one in self.pipelines.values() if one.model is mapped)
         leased = next(known, None) or LeasedTable.of(mapped)
@@ -165,7 +162,6 @@ def engine_of(sessions: Sessions, pipeline: Pipeline[Any]) -> Engine:
 
 
 def database_name(engine: Engine) -> str:
-    """Return the kind, the host and the name of a database, without user or password."""
     name = PurePath(engine.url.database or "").name
     host = f"{engine.url.host}/" if engine.url.host else ""
     return shown(f"{engine.dialect.name} {host}{name}")
@@ -217,20 +213,20 @@ async def asked_concurrently(
 ) -> list[Any]:
     """Return the answers of all `asks` in their order; the first error ends the others."""
     answers: dict[int, Any] = {}
-    left, failure = iter(enumerate(asks)), None
+    left = iter(enumerate(asks))
 
     async def ask_what_is_left() -> None:
         for number, ask in left:
             answers[number] = await ask()
 
+    # No TaskGroup: behind an error, that of Python 3.11 leaves its caller marked as cancelled.
+    tasks = [asyncio.create_task(ask_what_is_left(), name="rowlock: ask") for _ in asks[:at_once]]
     try:
-        async with asyncio.TaskGroup() as group:
-            for _ in asks[:at_once]:
-                group.create_task(ask_what_is_left(), name="rowlock: ask")
-    except ExceptionGroup as failures:
-        failure = failures.exceptions[0]
-    if failure is not None:
-        raise failure
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
     return [answers[number] for number in range(len(asks))]
 
 
@@ -272,7 +268,6 @@ async def ask_value(connection: AsyncConnection, statement: Any, *, apart: bool)
 
 
 async def ask_first(connection: AsyncConnection, statement: Any, *, apart: bool) -> Any:
-    """Return the first row; None if there is none."""
     return await ask_part(connection, lambda: _first(connection, statement), apart=apart)
 
 

@@ -8,15 +8,13 @@ test says the same as that of years later.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import func, literal, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.insight.asking import ask_part, ask_value
+from rowlock.insight.asking import ask_part
 from rowlock.insight.findings import IndexWanted, wanted_index
 from rowlock.insight.insight_dialect import INSIGHT, StorageSeen
 from rowlock.insight.questions import RowAsked
@@ -43,8 +41,6 @@ from rowlock.spi import (
 )
 
 PLAN_SCHEMA: Final = "rowlock.claim_plan/1"
-LARGE_ROWS: Final = 10_000
-"""Below so many rows an explanation does not mention that no index serves."""
 OWN_PREFIX: Final = "rowlock_"  # prefix of our own tables; those with claims have few rows
 LINES_MAX: Final = 60
 
@@ -195,25 +191,16 @@ async def claim_plan(connection: AsyncConnection, asked: RowAsked, *, is_alone: 
     )
 
 
-async def unserved_remarks(
-    connection: AsyncConnection, asked: Sequence[RowAsked], *, apart: bool
-) -> list[str | None]:
-    """Return a remark for each pipeline whose claims read a large table without an index."""
-    first = select(literal(1)).select_from(asked[0].question.leased.table).limit(LARGE_ROWS + 1)
-    counted = select(func.count()).select_from(first.subquery())
-    count = await ask_value(connection, counted, apart=apart)
-    if isinstance(count, Refused) or count <= LARGE_ROWS:
-        return [None for _ in asked]
-    return [await _unserved_remark(connection, one) for one in asked]
-
-
-async def _unserved_remark(connection: AsyncConnection, asked: RowAsked) -> str | None:
+async def unserved_remark(
+    connection: AsyncConnection, asked: RowAsked, *, more_than: int
+) -> str | None:
+    """Return a remark if claims read a table of so many rows without an index."""
     seen = await _claim_seen(connection, asked, is_alone=True)
     if seen.refused or seen.served_by is not None or seen.wanted is None:
         return None
     plan = await claim_plan(connection, asked, is_alone=True)
-    rows = plan.rows if plan.rows and plan.rows > LARGE_ROWS else None
-    size = f"about {_rounded(rows):,}" if rows else f"more than {LARGE_ROWS:,}"
+    rows = plan.rows if plan.rows and plan.rows > more_than else None
+    size = f"about {_rounded(rows):,}" if rows else f"more than {more_than:,}"
     return f"every claim reads the whole table ({size} rows): no index serves it; see rowlock check"
 
 

@@ -11,8 +11,8 @@ Not here: what each verdict says (``verdicts.py``).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Self
 
@@ -20,6 +20,14 @@ from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from rowlock.insight.asking import AwayDatabase
+from rowlock.insight.replicas import (
+    ROW_ID_CHARS_MAX,
+    LiveReplicas,
+    ReplicaState,
+    numbers_of,
+    summed,
+    token_head,
+)
 from rowlock.insight.shown import (
     WIDTH_MIN,
     ago,
@@ -34,6 +42,7 @@ from rowlock.insight.shown import (
 from rowlock.insight.verdicts import (
     Answer,
     Facts,
+    InProgress,
     Refused,
     Verdict,
     false_part,
@@ -43,6 +52,57 @@ from rowlock.insight.verdicts import (
     replica,
     verdicts_of,
 )
+from rowlock.spi import mark_of
+
+# ---------------------------------------------------------------- what the replicas report of it
+
+
+def with_replicas(facts: Facts, replicas: LiveReplicas) -> Facts:
+    told = replicas.unasked if replicas.known is None else replicas.running(facts.pipeline)
+    if isinstance(told, str):
+        return replace(facts, no_replicas=told)
+    in_progress = _in_progress(facts, replicas)
+    return replace(facts, presence=told, in_progress=in_progress, wing=facts.wing or told.graph)
+
+
+def _in_progress(facts: Facts, replicas: LiveReplicas) -> InProgress | None:
+    mark, head = mark_of(facts.column("lock_token")), token_head(facts.column("lock_token"))
+    key = shown(facts.key, ROW_ID_CHARS_MAX)
+    for one in replicas.live:
+        if one.mark != mark:
+            continue
+        for item in one.items:
+            told = (item.get("pipeline"), item.get("row_id"), item.get("token", head))
+            if told == (facts.pipeline, key, head):
+                return _said(item, one, one.pipelines.get(facts.pipeline, {}))
+    return None
+
+
+def _said(
+    item: Mapping[str, Any], one: ReplicaState, report: Mapping[str, Any]
+) -> InProgress | None:
+    since_s, attempt = numbers_of([item], "since_s"), numbers_of([item], "attempt")
+    if not (since_s and attempt):
+        return None
+    place = next((int(number) + 1 for number in numbers_of([item], "place")), None)
+    # Since it was written down the row has been there for as long again.
+    return InProgress(
+        str(item.get("state")),
+        since_s[0] + one.seen_s,
+        int(attempt[0]),
+        place=place,
+        waiting=max(place or 0, int(summed([report], "queued") or 0)),
+        starts_in_s=None if place is None else _starts_in_s(place, report),
+    )
+
+
+def _starts_in_s(place: int, report: Mapping[str, Any]) -> float | None:
+    """Estimate when the row at `place` has a worker: by the rate, else by the median attempt."""
+    if rate := summed([report], "settled_s"):
+        return place / rate
+    workers, took_s = summed([report], "workers"), summed([report], "p50_s")
+    return place * took_s / workers if workers and took_s else None
+
 
 # ---------------------------------------------------------------- lines
 
@@ -57,8 +117,6 @@ TABLE_CONTROLS: Final = "without rowlock_controls nobody can pause: insight_tabl
 
 @dataclass(frozen=True, slots=True)
 class ExplanationLine:
-    """One line: the question, the answer, and details."""
-
     name: str
     answer: str
     detail: str = ""
@@ -74,22 +132,16 @@ class ExplanationLine:
 
 
 def lines_of(facts: Facts) -> tuple[ExplanationLine, ...]:
-    if facts.table_lock is not None:
-        names = ("ready", "due", "lease", "owner", "awaited", "paused", "attempts")
-        return (*(ExplanationLine(name, UNKNOWN) for name in names), _replicas(facts))
-    wing = facts.wing
-    return (
-        _ready(facts),
-        _due(facts),
-        _lease(facts),
-        ExplanationLine("owner", shown(facts.column("lock_owner") or "nobody")),
-        _awaited(facts),
-        _paused(facts),
-        _attempts(facts),
-        _replicas(facts),
-        *_work(facts),
-        *([] if wing is None else [ExplanationLine(wing.kind, shown(wing.answer), wing.detail)]),
-    )
+    lines = [
+        ExplanationLine(name, *(answer(facts) if facts.table_lock is None else (UNKNOWN,)))
+        for name, answer in _ASKED.items()
+    ]
+    lines.append(ExplanationLine("replicas", *_replicas(facts)))
+    if facts.work:
+        lines.append(ExplanationLine("work", *_work(facts)))
+    if facts.wing is not None:
+        lines.append(ExplanationLine(facts.wing.kind, shown(facts.wing.answer), facts.wing.detail))
+    return tuple(lines)
 
 
 def _answer(part: Answer) -> str:
@@ -102,17 +154,15 @@ def _refusal(part: object) -> str:
     return shown(part.why) if isinstance(part, Refused) else ""
 
 
-def _ready(facts: Facts) -> ExplanationLine:
+def _ready(facts: Facts) -> tuple[str, ...]:
     detail = _refusal(facts.ready)
     if not detail:
         detail = facts.ready_text if facts.ready else false_part(facts)
-    return ExplanationLine("ready", _answer(facts.ready), detail)
+    return _answer(facts.ready), detail
 
 
-def _due(facts: Facts) -> ExplanationLine:
-    return ExplanationLine(
-        "due", _answer(facts.due), _refusal(facts.due) or "; ".join(_when(facts))
-    )
+def _due(facts: Facts) -> tuple[str, ...]:
+    return _answer(facts.due), _refusal(facts.due) or "; ".join(_when(facts))
 
 
 def _when(facts: Facts) -> Iterator[str]:
@@ -131,82 +181,85 @@ def _when(facts: Facts) -> Iterator[str]:
         yield "never processed" if last_s is None else f"processed {ago(last_s)}"
 
 
-def _lease(facts: Facts) -> ExplanationLine:
+def _lease(facts: Facts) -> tuple[str, ...]:
     if isinstance(facts.free, Refused):
-        return ExplanationLine("lease", UNKNOWN, _refusal(facts.free))
+        return UNKNOWN, _refusal(facts.free)
     ended_s = facts.since("lock_expires_at")
     if facts.column("lock_token") is None and ended_s is None:
-        return ExplanationLine("lease", "free")
+        return ("free",)
     if facts.free:
         ended = "" if ended_s is None else f"{ago(ended_s)}, "
-        return ExplanationLine("lease", "ended", f"{ended}of {replica(facts)}")
-    return ExplanationLine("lease", "live", f"of {replica(facts)}, ends {ahead(-(ended_s or 0.0))}")
+        return "ended", f"{ended}of {replica(facts)}"
+    return "live", f"of {replica(facts)}, ends {ahead(-(ended_s or 0.0))}"
 
 
-def _awaited(facts: Facts) -> ExplanationLine:
+def _awaited(facts: Facts) -> tuple[str, ...]:
     parts = facts.unawaited.values()
     if not parts:
-        return ExplanationLine("awaited", NOTHING, "no pipeline locks such rows")
+        return NOTHING, "no pipeline locks such rows"
     if False in parts:
         main = facts.awaiting
-        by = "" if main is None else f"by {main.model} {shown(main.key)} ({main.pipeline})"
-        return ExplanationLine("awaited", YES, by)
-    return _no_unless_refused("awaited", parts)
+        return YES, "" if main is None else f"by {main.model} {shown(main.key)} ({main.pipeline})"
+    return _no_unless_refused(parts)
 
 
-def _no_unless_refused(name: str, parts: Iterable[Answer]) -> ExplanationLine:
+def _no_unless_refused(parts: Iterable[Answer]) -> tuple[str, ...]:
     refused = next((part for part in parts if isinstance(part, Refused)), None)
-    if refused is None:
-        return ExplanationLine(name, NO)
-    return ExplanationLine(name, UNKNOWN, _refusal(refused))
+    return (NO,) if refused is None else (UNKNOWN, _refusal(refused))
 
 
-def _paused(facts: Facts) -> ExplanationLine:
+def _paused(facts: Facts) -> tuple[str, ...]:
     parts = facts.gates.values()
     if not parts:
-        return ExplanationLine("paused", UNKNOWN, TABLE_CONTROLS)
+        return UNKNOWN, TABLE_CONTROLS
     if False in parts:
         pause = facts.pause
-        by = "" if pause is None else f"by {shown(pause.by)}: {shown(pause.reason)}"
-        return ExplanationLine("paused", YES, by)
-    return _no_unless_refused("paused", parts)
+        return YES, "" if pause is None else f"by {shown(pause.by)}: {shown(pause.reason)}"
+    return _no_unless_refused(parts)
 
 
-def _attempts(facts: Facts) -> ExplanationLine:
+def _attempts(facts: Facts) -> tuple[str, ...]:
     last_s = facts.since("last_processed_at")
     last = "never processed" if last_s is None else f"last processed {ago(last_s)}"
     attempts = facts.columns.get("attempts")
     if isinstance(attempts, Refused):
-        return ExplanationLine("attempts", UNKNOWN, _refusal(attempts))
+        return UNKNOWN, _refusal(attempts)
     if attempts is None:
-        return ExplanationLine("attempts", NOTHING, last)
+        return NOTHING, last
     of = facts.rules.max_attempts
-    return ExplanationLine("attempts", str(attempts), f"of {of}; {last}" if of else last)
+    return str(attempts), f"of {of}; {last}" if of else last
 
 
-def _replicas(facts: Facts) -> ExplanationLine:
+def _replicas(facts: Facts) -> tuple[str, ...]:
     presence = facts.presence
     if presence is None:
-        return ExplanationLine("replicas", UNKNOWN, shown(facts.no_replicas) or TABLE_REPLICAS)
+        return UNKNOWN, shown(facts.no_replicas) or TABLE_REPLICAS
     run = named_first([shown(name) for name in presence.running], NAMES_MAX)
-    return ExplanationLine(
-        "replicas", str(len(presence.running)), f"run it: {run}" if run else "none runs it"
-    )
+    return str(len(presence.running)), f"run it: {run}" if run else "none runs it"
 
 
-def _work(facts: Facts) -> Iterator[ExplanationLine]:
-    work = facts.work
-    if not work:
-        return
+def _work(facts: Facts) -> tuple[str, ...]:
+    work, deadline = facts.work, facts.column("deadline_at")
     told = [
         f"{name} {shown(work[name])}"
         for name in ("worker", "progress", "losses")
         if work.get(name) not in (None, "")
     ]
-    deadline = facts.column("deadline_at")
     if deadline is not None and facts.at is not None:
         told.append(f"deadline {clock_time(deadline, now=facts.at)}")
-    yield ExplanationLine("work", shown(work.get("status") or UNKNOWN), "; ".join(told))
+    return shown(work.get("status") or UNKNOWN), "; ".join(told)
+
+
+_ASKED: Final[Mapping[str, Callable[[Facts], tuple[str, ...]]]] = {
+    "ready": _ready,
+    "due": _due,
+    "lease": _lease,
+    "owner": lambda facts: (shown(facts.column("lock_owner") or "nobody"),),
+    "awaited": _awaited,
+    "paused": _paused,
+    "attempts": _attempts,
+}
+"""What is asked of the row, each with the answer and its details."""
 
 
 # ---------------------------------------------------------------- the answer
@@ -326,7 +379,6 @@ class Explanation:
         return any(one.verdict is not Verdict.NO_ROW for one in self.pipelines)
 
     def text(self, width: int = WIDTH) -> str:
-        """Return it for a terminal of `width` columns, without colours."""
         width = max(WIDTH_MIN, width)
         blocks = []
         for one in self.pipelines:

@@ -45,25 +45,40 @@ from rowlock.insight.claim_plan import (
     ClaimPlan,
     PipelineView,
     claim_plan,
-    unserved_remarks,
+    unserved_remark,
 )
 from rowlock.insight.explanation import (
     Explanation,
     PipelineExplanation,
     SeenLease,
     explanation_without_pipeline,
+    with_replicas,
 )
 from rowlock.insight.findings import Finding, Findings, in_order
 from rowlock.insight.insight_dialect import INSIGHT
-from rowlock.insight.listing import PAGE_ROWS, RowPage, page_read, state_question
+from rowlock.insight.listing import (
+    ENTRIES_MAX,
+    PAGE_ROWS,
+    RowPage,
+    Timeline,
+    page_read,
+    read_timeline,
+    state_question,
+)
 from rowlock.insight.observer import Observer
-from rowlock.insight.questions import RowAsked, RowQuestion, facts_of, rules_of, seen_by
+from rowlock.insight.questions import (
+    RowAsked,
+    RowQuestion,
+    facts_of,
+    large_rows,
+    rules_of,
+    seen_by,
+)
 from rowlock.insight.rehearsal import IDS_MAX, PipelineRehearsal, Rehearsal
-from rowlock.insight.replicas import LiveReplicas, merged_replicas, read_replicas, with_replicas
+from rowlock.insight.replicas import LiveReplicas, merged_replicas, read_replicas
 from rowlock.insight.shown import read_key
 from rowlock.insight.status import PipelineStatus, Status, status_of, waiting_of
 from rowlock.insight.tables import InsightTables, tables_of
-from rowlock.insight.timeline import ENTRIES_MAX, Timeline, read_timeline
 from rowlock.insight.verdicts import Facts
 from rowlock.rows.updates import compared_column
 from rowlock.spi import (
@@ -102,6 +117,9 @@ class InsightLimits:
 
 class Insight(Actions):
     """Answers questions about the rows of a host's pipelines.
+
+    A question raises AppError if the app has no such pipeline or model, or a text is no key of it,
+    and TransactionTimeout if the database, or none of several, answered in time.
 
     Args:
         session_factory: the host's, as for `PipelineManager`.
@@ -174,10 +192,6 @@ class Insight(Actions):
         Args:
             model: the mapped class, its name, or the name of its table.
             id: the row's key; text is read by the type of the key.
-
-        Raises:
-            AppError: no pipeline of the app knows such a model, or the text is no key of it.
-            TransactionTimeout: the database did not answer in time.
         """
         mapped = self.model(model)
         concerned = [each for each in self.pipelines.values() if _is_of(each, mapped)]
@@ -226,11 +240,10 @@ class Insight(Actions):
             ids: keys of rows, at most 100; text is read by the type of the key.
 
         Raises:
-            AppError: the app has no such pipeline, the text is no key, or there are too many.
+            AppError: there are too many.
             ConfigurationError: the pipeline does not say ``rehearsable = True``.
             LockWaitTimeout: one of the rows is locked.
             LeaseLost: a row was not held until its rehearsal ended.
-            TransactionTimeout: the database did not answer in time.
         """
         found = self.pipeline(pipeline)
         keys = [read_key(found.leased, one) for one in ids]
@@ -251,9 +264,7 @@ class Insight(Actions):
             limit: most entries, the newest.
 
         Raises:
-            AppError: no pipeline of the app knows such a model, the text is no key of it, or the
-                limit is none.
-            TransactionTimeout: the database did not answer in time.
+            AppError: the limit is none.
         """
         if not (isinstance(limit, int) and 1 <= limit <= ENTRIES_MAX):
             raise AppError(f"the limit of a timeline is 1 to {ENTRIES_MAX:,}, not {limit!r:.20}")
@@ -270,9 +281,6 @@ class Insight(Actions):
     async def replicas(self) -> LiveReplicas:
         """Return the replicas, as they say themselves; none if the host has no table for them. Of
         several databases one that is away stands in `LiveReplicas.away`.
-
-        Raises:
-            TransactionTimeout: the database, or none of several, answered in time.
         """
         if self.tables is None or self.tables.replicas is None:
             return LiveReplicas(None, None)
@@ -288,9 +296,6 @@ class Insight(Actions):
         Args:
             within: after that long no further pipeline is asked, and of the others the answer says
                 that they were not; None: all are asked. A few are asked at once.
-
-        Raises:
-            TransactionTimeout: the database, or none of several, answered in time.
         """
         ends = None if within is None else monotonic() + within.total_seconds()
 
@@ -324,9 +329,7 @@ class Insight(Actions):
             limit: how many rows at most, 1 to `PAGE_ROWS_MAX`.
 
         Raises:
-            AppError: the app has no such pipeline, there is no such state, or no page ends in
-                `after`.
-            TransactionTimeout: the database did not answer in time.
+            AppError: there is no such state, or no page ends in `after`.
         """
         found = self.pipeline(pipeline)
         asked = self._asked(found, None)
@@ -341,12 +344,7 @@ class Insight(Actions):
         return replace(page, names=replicas.names)
 
     async def status_of(self, pipeline: str) -> PipelineStatus:
-        """Count what waits for one pipeline, as `status` does for all.
-
-        Raises:
-            AppError: the app has no such pipeline.
-            TransactionTimeout: the database did not answer in time.
-        """
+        """Count what waits for one pipeline, as `status` does for all."""
         found = self.pipeline(pipeline)
         replicas, waiting = await asked_concurrently(
             [self.replicas, partial(self._waiting_of, found)]
@@ -358,9 +356,6 @@ class Insight(Actions):
 
         Looks at each table in a transaction of its own, which writes and locks nothing. What cannot
         be looked at is a finding.
-
-        Raises:
-            TransactionTimeout: the database, or none of several, answered in time.
         """
         replicas, answers = await self._asked_beside_replicas(
             lambda sessions, pipelines: table_checks(
@@ -384,10 +379,6 @@ class Insight(Actions):
 
         Args:
             pipeline: one of the app's, or its name.
-
-        Raises:
-            AppError: the app has none of this name.
-            TransactionTimeout: the database did not answer in time.
         """
         found = self.pipeline(pipeline)
         others = [each for each in self.pipelines.values() if each is not found]
@@ -396,12 +387,7 @@ class Insight(Actions):
         return await self.read(found.leased, ask, sessions=self.host_of(found).session_factory)
 
     async def explain_pipeline(self, pipeline: Pipeline[Any] | str) -> PipelineView:
-        """Say what keeps a pipeline as a whole from working, and whether an index serves it.
-
-        Raises:
-            AppError: the app has none of this name.
-            TransactionTimeout: the database did not answer in time.
-        """
+        """Say what keeps a pipeline as a whole from working, and whether an index serves it."""
         found = self.pipeline(pipeline)
         plan, replicas, waiting = await asked_concurrently(
             [partial(self.explain_claim, found), self.replicas, partial(self._waiting_of, found)]
@@ -434,8 +420,13 @@ class Insight(Actions):
             each_seen = [await seen_by(session, each) for each in asked]
             told = [await facts_of(connection, each, apart=apart) for each in each_seen]
             # Last: a plan is made under settings that hold to the end of the transaction.
-            remarks = await unserved_remarks(connection, each_seen, apart=apart)
-            return list(zip(told, remarks, strict=True))
+            most = await large_rows(connection, leased.table, apart=apart)
+            if most is None:
+                return [(facts, None) for facts in told]
+            return [
+                (facts, await unserved_remark(connection, each, more_than=most))
+                for facts, each in zip(told, each_seen, strict=True)
+            ]
 
         def part_timeout(refused: Exception) -> timedelta:
             # What took too long stands in several parts, and all of them have to fit into one page.

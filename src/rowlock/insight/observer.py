@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, ClassVar, Final, Self, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Final, Self, TypeAlias
 
-from sqlalchemy import ColumnElement, Table, and_, case, false, func, null, select
+from sqlalchemy import Table, and_, case, false, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import Pipeline, PipelineHealth, PipelineManager, PipelineStatistics, database_now
@@ -40,6 +40,7 @@ from rowlock.insight.asking import (
 )
 from rowlock.insight.insight_dialect import INSIGHT
 from rowlock.insight.migrations import NAME_CHARS_MAX
+from rowlock.insight.questions import ListedState, StateRows
 from rowlock.insight.recorder import HistoryRecorder
 from rowlock.insight.replicas import (
     DEAD_AFTER,
@@ -51,6 +52,7 @@ from rowlock.insight.replicas import (
     report_of,
     work_report,
 )
+from rowlock.insight.status import Counts
 from rowlock.insight.tables import InsightTables, tables_of
 from rowlock.logs import get_logger
 from rowlock.spi import (
@@ -62,46 +64,36 @@ from rowlock.spi import (
     order_column,
     ready_condition,
     replica_mark,
-    with_zone,
 )
 
+COUNTED_STATES: Final = (
+    ListedState.DUE,
+    ListedState.RESTING,
+    ListedState.ENDED,
+    ListedState.PARKED,
+)
 WILLING = "census"  # in the report of a replica that counts, if its turn to do so comes
-
-
-@dataclass(frozen=True, slots=True)
-class ExactCounts:
-    """What a pipeline has waiting; `oldest_s` and `parked` are None without `ScheduleColumns`."""
-
-    due: int
-    oldest_s: float | None
-    resting: int
-    ended: int
-    parked: int | None
 
 
 async def exact_counts(
     connection: AsyncConnection, leased: LeasedTable, parts: EligibleParts
-) -> ExactCounts:
-    """Count by one scan of the table."""
-    is_scheduled, place = leased.has_schedule, order_column(leased)
-    waits = and_(parts.ready, parts.free)
-    due, oldest = and_(waits, parts.due), cast("Any", null())
-    is_parked: ColumnElement[bool] = false()
-    if is_scheduled:
-        is_parked = leased.attribute("parked_at").is_not(None)
-        oldest = func.min(case((due, place)), type_=place.type)
-    has_ended = and_(parts.ready, leased.attribute("lock_expires_at") <= database_now())
-    counted = (due, and_(waits, ~parts.due, ~is_parked), has_ended, is_parked)
-    sums = [func.coalesce(func.sum(case((one, 1), else_=0)), 0) for one in counted]
-    statement = select(database_now(), *sums, oldest).select_from(leased.model)
-    row: Any = (await connection.execute(statement)).one()
-    at, *numbers, first = row
-    first = with_zone(first, leased.column(place.key))
-    number, resting, ended, parked = map(int, numbers)
-    if not is_scheduled:
-        return ExactCounts(number, None, resting, ended, None)
-    oldest_s = 0.0 if first is None else max(0.0, (at - first).total_seconds())
-    return ExactCounts(number, oldest_s, resting, ended, parked)
+) -> Counts:
+    """Count by one scan of the table; without `ScheduleColumns` nothing is oldest, or parked."""
+    rows = {state: StateRows(leased, parts, "", state) for state in COUNTED_STATES}
+    counted = {state: and_(one.among(), one.condition()) for state, one in rows.items()}
+    sums = [func.sum(case((one, 1), else_=0)).label(state) for state, one in counted.items()]
+    place = order_column(leased)
+    oldest = func.min(case((counted[ListedState.DUE], place)), type_=place.type).label("oldest")
+    statement = select(database_now().label("at"), *sums, oldest).select_from(leased.model)
+    answers = (await connection.execute(statement)).one()._asdict()
+    counts = Counts.of(
+        leased,
+        {name: answers[name] or 0 for name in counted}
+        | {name: answers[name] for name in ("at", "oldest")},
+    )
+    if not leased.has_schedule:
+        return replace(counts, oldest_s=None, parked=None)
+    return replace(counts, oldest_s=counts.oldest_s or 0.0)
 
 
 logger = get_logger(__name__)
@@ -117,12 +109,18 @@ class CensusCounts:
     """The census of one pipeline, `at` a time of the monotonic clock."""
 
     at: float
-    counts: ExactCounts
+    counts: Counts
     replicas: int | None
 
     @property
     def age_s(self) -> float:
         return monotonic() - self.at
+
+
+def pipelines_of(
+    managers: Iterable[PipelineManager],
+) -> list[tuple[PipelineManager, Pipeline[Any]]]:
+    return [(manager, one) for manager in managers for one in manager.pipelines]
 
 
 class Census:
@@ -135,7 +133,6 @@ class Census:
 
     @property
     def counted(self) -> Mapping[str, CensusCounts]:
-        """The last census of each pipeline; empty in a replica that does not count."""
         return self._counted
 
     async def run(self) -> None:
@@ -146,8 +143,7 @@ class Census:
 
     async def count(self, *, rests: bool = False) -> None:
         """Count each pipeline once; `rests` adds a rest after each scan."""
-        every = [(manager, one) for manager in self._managers for one in manager.pipelines]
-        for manager, pipeline in every[:COUNTED_MAX]:
+        for manager, pipeline in pipelines_of(self._managers)[:COUNTED_MAX]:
             begun = monotonic()
             await self._count(manager, pipeline)
             if rests:
@@ -160,14 +156,13 @@ class Census:
         # Of the host's `ready` and database, whatever it is: it costs this census, and no row.
         except Exception as error:  # noqa: BLE001
             if name not in self._failing:
-                self._failing.add(name)
                 text = "The census of %(pipeline)s failed (told once; no row is harmed): %(error)s"
                 logger.warning(text, {"pipeline": name, "error": describe(error, chars_max=300)})
+            self._failing.add(name)
             return
         self._failing.discard(name)
-        if counted is None:
-            self._counted.pop(name, None)
-        else:
+        self._counted.pop(name, None)
+        if counted is not None:
             self._counted[name] = counted
 
     async def _counted_now(
@@ -228,8 +223,6 @@ async def in_each_database(
         raise failure
 
 
-T = TypeVar("T")
-
 BEAT_S: Final = 4.5
 """The rest between two beats, in seconds: with the statement, a pause is heard of within 5 s."""
 STATEMENT_TIMEOUT: Final = timedelta(seconds=3)
@@ -281,14 +274,13 @@ class Observer:
         self.managers = managers
         known = (tables_of(manager.gates) for manager in managers)
         self.tables = tables or next(filter(None, known), None)
-        history = None if self.tables is None else self.tables.history
-        self.history = None if history is None else HistoryRecorder(managers, history)
+        lent = self.tables or InsightTables(None, None)
+        self.history = None if lent.history is None else HistoryRecorder(managers, lent.history)
         self._name = name
         self.lag_s = 0.0
         self.skew_s: float | None = None
         self.paused: frozenset[str] = frozenset()
-        replicas = None if self.tables is None else self.tables.replicas
-        self._census = Census(managers, replicas) if census else None
+        self._census = Census(managers, lent.replicas) if census else None
         self._samples: dict[str, deque[Sample]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._worst_lag_s = 0.0
@@ -339,7 +331,6 @@ class Observer:
 
     @property
     def counted(self) -> Mapping[str, CensusCounts]:
-        """The last census of each pipeline; empty where this replica does not count."""
         return {} if self._census is None else self._census.counted
 
     def statistics(self) -> dict[str, PipelineStatistics]:
@@ -438,7 +429,10 @@ class Observer:
             return answer
 
         sent = utc_now()
-        answer = await self._transact(sessions, leased, work, purpose="say that the replica lives")
+        purpose = "say that the replica lives"
+        answer = await in_transaction(
+            sessions, leased, work, purpose=purpose, timeout=STATEMENT_TIMEOUT
+        )
         # Half-way between sending and hearing, as near as can be told.
         self.skew_s = (sent + (utc_now() - sent) / 2 - answer.at).total_seconds()
         if tables.controls is not None:
@@ -457,18 +451,19 @@ class Observer:
         replicas, mark = self.tables.replicas, self.mark
 
         async def leave(sessions: Sessions, pipelines: list[Pipeline[Any]]) -> list[Exception]:
-            await self._transact(
+            await in_transaction(
                 sessions,
                 pipelines[0].leased,
                 lambda _, connection: presence.disappear(connection, replicas, mark),
                 purpose="say that the replica stops",
+                timeout=STATEMENT_TIMEOUT,
             )
             return []
 
         await in_each_database(self._databases(), leave)
 
     def _pipelines(self) -> list[tuple[PipelineManager, Pipeline[Any]]]:
-        return [(manager, one) for manager in self.managers for one in manager.pipelines]
+        return pipelines_of(self.managers)
 
     def _databases(self) -> Iterator[tuple[Sessions, list[Pipeline[Any]]]]:
         hosted = ((manager.session_factory, one) for manager, one in self._pipelines())
@@ -506,18 +501,6 @@ class Observer:
             )
             | ({} if self.history is None else self.history.report()),
         }
-
-    async def _transact(
-        self,
-        sessions: Sessions,
-        leased: LeasedTable,
-        work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
-        *,
-        purpose: str,
-    ) -> T:
-        return await in_transaction(
-            sessions, leased, work, purpose=purpose, timeout=STATEMENT_TIMEOUT
-        )
 
     async def _contained(self, act: Callable[[], Awaitable[None]]) -> None:
         """Run `act`; its error is logged once, and the next beat tries again."""

@@ -8,7 +8,7 @@ is locked: a locked row is one that the next claim passes over.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from functools import partial
@@ -60,7 +60,6 @@ from rowlock.insight.verdicts import (
     is_overdue,
 )
 from rowlock.leases.claim import as_seen
-from rowlock.pipelines.lock_graph import DeclaredLock
 from rowlock.rows.eligibility import RESERVED_BEYOND, is_awaiting
 from rowlock.spi import (
     LOCK_COLUMNS,
@@ -80,6 +79,8 @@ VALUE_CHARS_MAX: Final = 60
 CONJUNCTS_MAX: Final = 20
 """How many parts of `ready` are asked one by one; the others stand in its text alone."""
 NAMED_MAX: Final = 8  # how many columns are shown beside one of them
+LARGE_ROWS: Final = 10_000
+"""Below so many rows an explanation does not mention that no index serves."""
 HELD_MAX: Final = 10_000
 """Among how many rows, the first in the order of claims, a live lease is looked for."""
 FALSE, TRUE, NULL = 0, 1, 2
@@ -177,12 +178,6 @@ class RowQuestion:
             )
             read.append(Conjunct(self.text(part), holds, values))
         return tuple(read)
-
-    def kept_read(self, answers: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            name: with_zone(answers.get(f"kept {name}"), self.leased.column(name))
-            for name in self.kept_names
-        }
 
 
 async def ask_row(
@@ -374,21 +369,17 @@ def has_parked_index(leased: LeasedTable) -> bool:
 
 
 async def lacking_row(
-    connection: AsyncConnection,
-    question: RowQuestion,
-    locks: Iterable[DeclaredLock],
-    *,
-    apart: bool,
+    connection: AsyncConnection, asked: RowAsked, *, apart: bool
 ) -> LackingRow | None:
     """Return the first related row that another holder has, if the host says which belong to it."""
-    for lock in locks:
+    for lock in asked.pipeline.declared_locks:
         if lock.on is None:
             continue
         related = lock.leased
         key, owner = related.attribute(related.key_name), related.attribute("lock_owner")
         lives = related.attribute("lock_expires_at") > database_now()
-        held = select(key, owner).where(lock.on, question.is_it, lives).order_by(key).limit(1)
-        found = await ask_first(connection, held, apart=apart)
+        held = select(key, owner).where(lock.on, asked.question.is_it, lives)
+        found = await ask_first(connection, held.order_by(key).limit(1), apart=apart)
         if found is not None and not isinstance(found, Refused):
             return LackingRow(related.name, str(found[0]), str(found[1] or ""))
     return None
@@ -495,8 +486,16 @@ async def seen_by(session: AsyncSession, asked: RowAsked) -> RowAsked:
 
 async def facts_of(connection: AsyncConnection, asked: RowAsked, *, apart: bool) -> Facts:
     """Ask for one row, in the transaction of the connection; `apart` as for `ask_row`."""
-    question = asked.question
-    facts = _nothing_known(asked)
+    question, pipeline = asked.question, asked.pipeline
+    facts = Facts(
+        question.leased.name,
+        question.leased.table.name,
+        str(question.key),
+        pipeline.name,
+        asked.rivals[pipeline.name],
+        rivals=asked.rivals,
+        lockers={locking.owner: locking.leased.name for locking in question.locking},
+    )
     if apart:
         lock = await lock_of(connection, asked)
         if lock is not None:
@@ -515,10 +514,9 @@ async def facts_of(connection: AsyncConnection, asked: RowAsked, *, apart: bool)
     if False in facts.gates.values() and asked.tables is not None:
         pause = await ask_pause(connection, asked.tables, asked.pipeline.name, apart=apart)
         facts = replace(facts, pause=None if isinstance(pause, Refused) else pause)
-    has_stepped_back = facts.is_own_lease and facts.column("lock_token") is None
-    if has_stepped_back and asked.pipeline.declared_locks:
-        locks = asked.pipeline.declared_locks
-        facts = replace(facts, lacking=await lacking_row(connection, question, locks, apart=apart))
+    if facts.is_own_lease and facts.column("lock_token") is None:
+        # It has stepped back.
+        facts = replace(facts, lacking=await lacking_row(connection, asked, apart=apart))
     if not facts.is_claimable:
         return facts
     facts = replace(facts, place=await ask_value(connection, place_of(question), apart=apart))
@@ -530,6 +528,14 @@ async def facts_of(connection: AsyncConnection, asked: RowAsked, *, apart: bool)
         touched = await ask_part(connection, touching, apart=apart)
         facts = replace(facts, touched=touched)
     return facts
+
+
+async def large_rows(connection: AsyncConnection, table: Table, *, apart: bool) -> int | None:
+    """Return `LARGE_ROWS` if a table has more."""
+    first = select(literal(1)).select_from(table).limit(LARGE_ROWS + 1).subquery()
+    counted = select(func.count()).select_from(first)
+    count = await ask_value(connection, counted, apart=apart)
+    return None if isinstance(count, Refused) or count <= LARGE_ROWS else LARGE_ROWS
 
 
 async def lock_of(connection: AsyncConnection, asked: RowAsked) -> TableLock | None:
@@ -578,19 +584,6 @@ def pause_read(found: Sequence[Any]) -> PipelinePause | None:
     return None if by is None else PipelinePause(str(by), at, str(reason))
 
 
-def _nothing_known(asked: RowAsked) -> Facts:
-    question = asked.question
-    return Facts(
-        question.leased.name,
-        question.leased.table.name,
-        str(question.key),
-        asked.pipeline.name,
-        asked.rivals[asked.pipeline.name],
-        rivals=asked.rivals,
-        lockers={locking.owner: locking.leased.name for locking in question.locking},
-    )
-
-
 def _with_row(facts: Facts, asked: RowAsked, answers: Mapping[str, Any]) -> Facts:
     question = asked.question
 
@@ -603,7 +596,10 @@ def _with_row(facts: Facts, asked: RowAsked, answers: Mapping[str, Any]) -> Fact
     return replace(
         facts,
         at=None if isinstance(at, Refused) else at,
-        columns=question.kept_read(answers),
+        columns={
+            name: with_zone(answers.get(f"kept {name}"), question.leased.column(name))
+            for name in question.kept_names
+        },
         ready=part("ready") if asked.failure is None else Refused(describe(asked.failure)),
         ready_text=question.text(question.parts.ready) if asked.failure is None else "",
         conjuncts=question.conjuncts_read(answers) if asked.failure is None else (),

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import (
-    AsyncIterator,
     Callable,
     Collection,
     Iterable,
@@ -21,7 +20,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -52,11 +51,9 @@ from rowlock.errors import ConfigurationError, PipelineError
 from rowlock.insight.insight_dialect import INSIGHT
 from rowlock.insight.shown import iso, shown
 from rowlock.leases.claim import load_rows
-from rowlock.leases.related import RelatedLocker
-from rowlock.pipelines.attempt import Ended, Result
+from rowlock.pipelines.attempt import Ended
 from rowlock.pipelines.decisions import decide
 from rowlock.pipelines.outcomes import error_text, hint_targets
-from rowlock.services.hold import HOLD_LOCK_TIMEOUT
 from rowlock.spi import LeasedTable, PipelineContext, bind_of, column_of
 
 # ---------------------------------------------------------------- the answer
@@ -104,7 +101,6 @@ class Rehearsal:
 
     @property
     def needs_person(self) -> bool:
-        """Whether one of them would fail, or be set aside."""
         return any(row.outcome in {Retry.__name__, Park.__name__} for row in self.rows)
 
     @property
@@ -217,12 +213,12 @@ RELATED_MAX: Final = 1_000
 class ReadingLocker:
     """Reads related rows instead of locking them; an outcome may name them as if they were."""
 
-    _locker: RelatedLocker
+    _context: PipelineContext[Any]
 
     async def lock(
         self, item: PipelineItem[Any], model: type[Any], where: ColumnElement[bool], *, shared: bool
     ) -> list[Any]:
-        leased = self._locker.table_of(model)
+        leased = self._context.locker.table_of(model)
         if item.leased is not None and leased.table is item.leased.table:
             where = where & (leased.attribute(leased.key_name) != item.id)
         async with item.session() as session:
@@ -240,55 +236,14 @@ async def _rows(session: AsyncSession, model: type[Any], where: ColumnElement[bo
     return rows
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOnlyProcess:
-    """`process` of one pipeline, of which nothing is written."""
-
-    context: PipelineContext[Any]
-    sessions: Any
-    locker: ReadingLocker
-
-    async def run(self, item: PipelineItem[Any]) -> Result | None:
-        """Run it for an item; None if it did not end within `REHEARSAL_TIMEOUT`."""
-        item.stop = self.context.stop
-        attempt = self.context.calls.attempt(self.context.hooks.process, item)
-        item.begun_at = monotonic()
-        context = copy_context()
-        context.run(_IS_REHEARSAL.set, True)
-        task = asyncio.create_task(attempt.run(), name="rowlock: rehearsal", context=context)
-        try:
-            # The time is not left to a cancellation, which `process` may ignore.
-            done, _ = await asyncio.wait({task}, timeout=REHEARSAL_TIMEOUT.total_seconds())
-            return task.result() if done else None
-        finally:
-            task.cancel()
-            item.ended_at = monotonic()
-
-
-@asynccontextmanager
-async def read_only_process(
-    session_factory: async_sessionmaker[AsyncSession], pipeline: Pipeline[Any]
-) -> AsyncIterator[ReadOnlyProcess]:
-    """Provide `process` of a pipeline, which need not run; the host's pools are refused to it."""
-    sessions = ReadOnlySessions(session_factory, file_wait=FILE_WAIT)
-    # No hint is sent, and no actor is started.
-    context = pipeline.build_run(session_factory, PipelineHinter()).context
-    tables = [pipeline.leased, *(lock.leased for lock in pipeline.declared_locks)]
-    pools = {bind_of(session_factory(), table).engine.pool for table in tables}
-    try:
-        with refused_to_rehearsals(pools):
-            yield ReadOnlyProcess(context, sessions, ReadingLocker(context.locker))
-    finally:
-        context.calls.close()
-        await sessions.close()
-
-
 OWNER: Final = "plan"  # holds the rows meanwhile, for people who look at the table
 IDS_MAX: Final = 100
 HOLD_WAIT: Final = timedelta(seconds=5)
 
 
 class PipelineRehearsal:
+    """Runs `process` of a pipeline that need not run; the host's pools are refused to it."""
+
     def __init__(
         self,
         session_factory: async_sessionmaker[AsyncSession],
@@ -303,28 +258,32 @@ class PipelineRehearsal:
                 " is done, and only the database is kept as it is. Where that may be done, or where"
                 " process asks item.is_rehearsal first, set rehearsable = True on the class"
             )
-        self._redact = redact
-        self._session_factory, self._pipeline, self._hidden = session_factory, pipeline, hidden
+        self._session_factory, self._pipeline = session_factory, pipeline
+        self._hidden, self._redact = hidden, redact
+        self._sessions: Any = ReadOnlySessions(session_factory, file_wait=FILE_WAIT)
+        # No hint is sent, and no actor is started.
+        self._context = pipeline.build_run(session_factory, PipelineHinter()).context
 
     async def rehearse(self, keys: Sequence[Any]) -> tuple[RowRehearsal, ...]:
-        async with read_only_process(self._session_factory, self._pipeline) as process:
-            return tuple([await self._row(process, key) for key in keys])
+        tables = [self._pipeline.leased, *(lock.leased for lock in self._pipeline.declared_locks)]
+        pools = {bind_of(self._session_factory(), table).engine.pool for table in tables}
+        try:
+            with refused_to_rehearsals(pools):
+                return tuple([await self._row(key) for key in keys])
+        finally:
+            self._context.calls.close()
+            await self._sessions.close()
 
-    async def _row(self, process: ReadOnlyProcess, key: Any) -> RowRehearsal:
+    async def _row(self, key: Any) -> RowRehearsal:
+        model = self._pipeline.model
         async with hold_rows(
-            self._session_factory,
-            self._pipeline.model,
-            [key],
-            timeout=HOLD_WAIT,
-            owner=OWNER,
+            self._session_factory, model, [key], timeout=HOLD_WAIT, owner=OWNER
         ) as held:
             if not held.rows:
                 return RowRehearsal(str(key), None)
-            item = self._item(held, process)
-            await self._load(process, item)
-            result = await process.run(item)
-            ended = Ended.TIMED_OUT if result is None else result
-            decision = decide(process.context, item, ended)
+            item = self._item(held)
+            await self._load(item)
+            decision = decide(self._context, item, await self._run(item))
             outcome = Reset() if isinstance(decision, Ended) else decision
             values: Any = outcome.values if isinstance(outcome, Apply | Retry) else {}
             reason = reason_of(outcome)
@@ -337,33 +296,48 @@ class PipelineRehearsal:
                 item.process_s or 0.0,
             )
 
-    def _item(self, held: HeldByService[Any], process: ReadOnlyProcess) -> PipelineItem[Any]:
+    async def _run(self, item: PipelineItem[Any]) -> Any:
+        item.stop = self._context.stop
+        attempt = self._context.calls.attempt(self._context.hooks.process, item)
+        item.begun_at = monotonic()
+        context = copy_context()
+        context.run(_IS_REHEARSAL.set, True)
+        task = asyncio.create_task(attempt.run(), name="rowlock: rehearsal", context=context)
+        try:
+            # The time is not left to a cancellation, which `process` may ignore.
+            done, _ = await asyncio.wait({task}, timeout=REHEARSAL_TIMEOUT.total_seconds())
+            return task.result() if done else Ended.TIMED_OUT
+        finally:
+            task.cancel()
+            item.ended_at = monotonic()
+
+    def _item(self, held: HeldByService[Any]) -> PipelineItem[Any]:
         leased, row = self._pipeline.leased, held.rows[0]
         return PipelineItem(
             id=held.keys[0],  # pyright: ignore[reportCallIssue]
             lock_token=held.lock_token,
             lock_owner=held.lock_owner,
-            lock_expires_at=utc_now() + HOLD_LOCK_TIMEOUT,
+            lock_expires_at=utc_now() + held.remaining,
             prev_lock_expired=False,
             attempt=row.attempts + 1 if leased.has_schedule else 1,
             place=float("-inf"),
             claimed_at=monotonic(),
             # The hold is renewed meanwhile, and says at its end whether it was lost.
             trusted_until=monotonic() + 2 * REHEARSAL_TIMEOUT.total_seconds(),
-            session_factory=process.sessions,
-            locker=process.locker,
+            session_factory=self._sessions,
+            locker=ReadingLocker(self._context),
             leased=leased,
             is_rehearsal=True,
         )
 
-    async def _load(self, process: ReadOnlyProcess, item: PipelineItem[Any]) -> None:
+    async def _load(self, item: PipelineItem[Any]) -> None:
         async with item.session() as session:
             [row] = await load_rows(
                 session,
-                process.context.leased,
+                self._context.leased,
                 [item],
                 options=self._pipeline.options(),
-                compared=process.context.intent,
+                compared=self._context.intent,
             )
         if row is None:
             raise item.lease_lost()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -23,8 +23,8 @@ from rowlock import ItemView, Pipeline, PipelineHealth, PipelineStatistics, data
 from rowlock.insight.asking import AwayDatabase
 from rowlock.insight.shown import ago, duration, iso, shown, table_text
 from rowlock.insight.tables import InsightTables
-from rowlock.insight.verdicts import Facts, InProgress, RunningReplicas, WingLine
-from rowlock.spi import BULK, database_instant, database_time_after, mark_of
+from rowlock.insight.verdicts import RunningReplicas, WingLine
+from rowlock.spi import BULK, database_instant, database_time_after
 
 # ---------------------------------------------------------------- presence
 
@@ -165,10 +165,7 @@ def pipeline_report(
         "state": health.state,
         "paused": is_paused,
         "totals": statistics.counters,
-        "claimed_s": _short(rates.claimed_s),
-        "settled_s": _short(rates.settled_s),
-        "p50_s": _short(rates.p50_s),
-        "p95_s": _short(rates.p95_s),
+        **{name: _short(rate) for name, rate in asdict(rates).items()},
         "queued": statistics.queued,
         "capacity": statistics.capacity,
         "running": statistics.running,
@@ -292,7 +289,6 @@ class ReplicaState:
         return found if isinstance(found, dict) else {}
 
     def runs(self, pipeline: str) -> bool:
-        """Whether it lives and has started a pipeline, and not stopped it again."""
         report = self.pipelines.get(pipeline)
         return isinstance(report, dict) and self.is_live and report.get("state", RUNS) == RUNS
 
@@ -307,7 +303,6 @@ class ReplicaState:
 
     @property
     def state(self) -> str:
-        """``live``, ``draining``, or for how long it has been silent."""
         if not self.is_live:
             return f"silent for {duration(self.seen_s)}"
         return "draining" if self.draining else "live"
@@ -338,7 +333,6 @@ class LiveReplicas:
 
     @property
     def names(self) -> dict[str, str]:
-        """The name of each replica, by its mark."""
         return {one.mark: one.name for one in self.known or ()}
 
     @property
@@ -351,7 +345,6 @@ class LiveReplicas:
         return f"{live} replica{'' if live == 1 else 's'}{least}"
 
     def reports_of(self, pipeline: str) -> list[Mapping[str, Any]]:
-        """Return what each live replica reports of a pipeline."""
         found = (one.pipelines.get(pipeline) for one in self.live)
         return [one for one in found if isinstance(one, Mapping)]
 
@@ -385,7 +378,6 @@ class LiveReplicas:
         )
 
     def queue(self, pipeline: str) -> str:
-        """Return how many rows wait for a worker, and how many may, in all replicas."""
         return queue_text(self.reports_of(pipeline))
 
     def text(self, width: int = 100) -> str:
@@ -488,53 +480,3 @@ def _graph_line(reports: Sequence[Mapping[str, Any]]) -> WingLine | None:
     slowest = dict.fromkeys(str(one["bottleneck"]) for one in told if one.get("bottleneck"))
     bottleneck = f", slowest at {', '.join(map(shown, slowest))}" if slowest else ""
     return WingLine("graph", f"{held:,}", f"values inside{bottleneck}")
-
-
-# ---------------------------------------------------------------- the row of an explanation
-
-
-def with_replicas(facts: Facts, replicas: LiveReplicas) -> Facts:
-    told = replicas.unasked if replicas.known is None else replicas.running(facts.pipeline)
-    if isinstance(told, str):
-        return replace(facts, no_replicas=told)
-    in_progress = _in_progress(facts, replicas)
-    return replace(facts, presence=told, in_progress=in_progress, wing=facts.wing or told.graph)
-
-
-def _in_progress(facts: Facts, replicas: LiveReplicas) -> InProgress | None:
-    mark, head = mark_of(facts.column("lock_token")), token_head(facts.column("lock_token"))
-    key = shown(facts.key, ROW_ID_CHARS_MAX)
-    for one in replicas.live:
-        if one.mark != mark:
-            continue
-        for item in one.items:
-            told = (item.get("pipeline"), item.get("row_id"), item.get("token", head))
-            if told == (facts.pipeline, key, head):
-                return _said(item, one, one.pipelines.get(facts.pipeline, {}))
-    return None
-
-
-def _said(
-    item: Mapping[str, Any], one: ReplicaState, report: Mapping[str, Any]
-) -> InProgress | None:
-    since_s, attempt = numbers_of([item], "since_s"), numbers_of([item], "attempt")
-    if not (since_s and attempt):
-        return None
-    place = next((int(number) + 1 for number in numbers_of([item], "place")), None)
-    # Since it was written down the row has been there for as long again.
-    return InProgress(
-        str(item.get("state")),
-        since_s[0] + one.seen_s,
-        int(attempt[0]),
-        place=place,
-        waiting=max(place or 0, int(summed([report], "queued") or 0)),
-        starts_in_s=None if place is None else _starts_in_s(place, report),
-    )
-
-
-def _starts_in_s(place: int, report: Mapping[str, Any]) -> float | None:
-    """Estimate when the row at `place` has a worker: by the rate, else by the median attempt."""
-    if rate := summed([report], "settled_s"):
-        return place / rate
-    workers, took_s = summed([report], "workers"), summed([report], "p50_s")
-    return place * took_s / workers if workers and took_s else None

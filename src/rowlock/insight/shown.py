@@ -80,22 +80,18 @@ def duration(seconds: float) -> str:
 
 
 def ago(seconds: float) -> str:
-    """Return such as ``14 s ago``."""
     return "now" if seconds < 1 else f"{duration(seconds)} ago"
 
 
 def ahead(seconds: float) -> str:
-    """Return such as ``in 14 s``."""
     return "now" if seconds < 1 else f"in {duration(seconds)}"
 
 
 def about(seconds: float) -> str:
-    """Return such as ``about 14 s``."""
     return "in a moment" if seconds < 1 else f"about {duration(seconds)}"
 
 
 def lasting(seconds: float) -> str:
-    """Return such as ``for 14 s``."""
     return "now" if seconds < 1 else f"for {duration(seconds)}"
 
 
@@ -139,7 +135,6 @@ def table_text(rows: Sequence[tuple[str, ...]], *, right: frozenset[int] = froze
 
 
 def ordinal(number: int) -> str:
-    """Return such as ``118th``."""
     endings = {} if number % 100 in TEENS else {1: "st", 2: "nd", 3: "rd"}
     return f"{number:,}{endings.get(number % 10, 'th')}"
 

@@ -249,7 +249,6 @@ class PipelineStatus:
 
     @property
     def runs_on(self) -> int | None:
-        """How many replicas run it; None if that is unknown."""
         return None if self.running is None else len(self.running.running)
 
     @property
@@ -260,6 +259,20 @@ class PipelineStatus:
     def troubles(self) -> tuple[str, ...]:
         """What a person has to act on, in a line each; first what keeps all rows."""
         return tuple(_troubles(self))
+
+    @property
+    def parked_text(self) -> str:
+        """The one of them that is about parked rows; empty if there are none."""
+        count, keys = self.counts.parked, self.counts.parked_keys
+        if not count:
+            return ""
+        many = f"more than {COUNTED_MAX:,}" if count > COUNTED_MAX else f"{count:,}"
+        told = "1 row is parked" if count == 1 else f"{many} rows are parked"
+        if not keys:
+            return told
+        such = "" if count == 1 else "such as "
+        command = row_command("explain", self.model, keys[0])
+        return f"{told}, {such}{self.model} {shown(keys[0])}: {command}"
 
     @property
     def is_run_by_nobody(self) -> bool:
@@ -295,9 +308,8 @@ class PipelineStatus:
 def _troubles(one: PipelineStatus) -> Iterator[str]:
     if one.lock is not None:
         by, table = one.lock.by, shown(one.lock.table)
-        does = "has locked" if one.lock.is_granted else "waits to lock"
         gone = f"so nothing of it can be read or claimed; {ended(by, 'if it hangs')}"
-        yield f"{transaction_text(by)}, {does} {table}, {gone}"
+        yield f"{transaction_text(by)}, {one.lock.does} {table}, {gone}"
         return
     yield from (holds_rows(by, one.model) for by in one.left)
     oldest_s, told = one.counts.oldest_s, one.told
@@ -326,19 +338,8 @@ def _troubles(one: PipelineStatus) -> Iterator[str]:
             f"{due}, though {told.workers - told.busy} of {told.workers} workers have nothing to"
             f" do: {row_command('explain', one.model, one.first_key)}"
         )
-    if one.counts.parked:
-        yield _parked_text(one)
-
-
-def _parked_text(one: PipelineStatus) -> str:
-    count = one.counts.parked or 0
-    many = f"more than {COUNTED_MAX:,}" if count > COUNTED_MAX else f"{count:,}"
-    told = "1 row is parked" if count == 1 else f"{many} rows are parked"
-    if not one.counts.parked_keys:
-        return told
-    key = one.counts.parked_keys[0]
-    such = f", {one.model} {shown(key)}" if count == 1 else f", such as {one.model} {shown(key)}"
-    return f"{told}{such}: {row_command('explain', one.model, key)}"
+    if one.parked_text:
+        yield one.parked_text
 
 
 NOT_ASKED: Final = "pipelines without counts: those before them took all the time that there was"
@@ -391,20 +392,15 @@ class Status:
         return bool(self.away) or any(one.needs_person for one in self.pipelines)
 
     def text(self, width: int = 100) -> str:
-        shown_columns = _columns(width)
-        rows = [tuple(_TITLES[number] for number in shown_columns)] + [
-            tuple(_cells(one, self.at)[number] for number in shown_columns)
-            for one in self.pipelines
-        ]
-        right = frozenset(place for place, number in enumerate(shown_columns) if number in _RIGHT)
-        lines = [
-            self._title(),
-            *(line[:width] for line in table_text(rows, right=right).split("\n")),
-        ]
-        return "\n".join([*lines, *(f"{mark} {line}" for mark, line in self.below())])
+        names = _columns(width)
+        lines = [cells_of(one, self.at) for one in self.pipelines]
+        rows = [names, *(tuple(line[name] for name in names) for line in lines)]
+        right = frozenset(place for place, name in enumerate(names) if name in RIGHT)
+        table = [line[:width] for line in table_text(rows, right=right).split("\n")]
+        below = [f"{mark} {line}" for mark, line in self.below()]
+        return "\n".join([self._title(), *table, *below])
 
     def below(self) -> Iterator[tuple[str, str]]:
-        """Yield what stands below the table, each with its mark."""
         for away in self.away:
             yield "!", away.text
         for one in self.pipelines:
@@ -441,31 +437,33 @@ class Status:
         return f"{self.database}{when}   {self.replicas.count_text}{': ' if names else ''}{names}"
 
 
-_TITLES = ("PIPELINE", "DUE", "OLDEST", "LEASED", "ENDED", "PARKED", "ROWS/S", "P95", "STATE")
-_RIGHT = frozenset(range(3, 8))
-_RATES = frozenset({6, 7})
+COLUMNS = ("PIPELINE", "DUE", "OLDEST", "LEASED", "ENDED", "PARKED", "ROWS/S", "P95", "STATE")
+NARROW_COLUMNS: Final = ("PIPELINE", "DUE", "OLDEST", "STATE")
+RIGHT: Final = frozenset(COLUMNS) - frozenset(NARROW_COLUMNS) | {"RUN", "QUEUE"}
+"""Columns of numbers, which end at their right."""
+_RATES: Final = frozenset({"ROWS/S", "P95"})
 
 
-def _columns(width: int) -> tuple[int, ...]:
+def _columns(width: int) -> tuple[str, ...]:
     if width < NARROW:
-        return (0, 1, 2, 8)
-    return tuple(number for number in range(len(_TITLES)) if width >= WIDE or number not in _RATES)
+        return NARROW_COLUMNS
+    return tuple(name for name in COLUMNS if width >= WIDE or name not in _RATES)
 
 
-def _cells(one: PipelineStatus, at: datetime | None) -> tuple[str, ...]:
+def cells_of(one: PipelineStatus, at: datetime | None) -> dict[str, str]:
     counts = one.counts
     oldest = NOTHING if counts.oldest_s is None else duration(counts.oldest_s)
-    return (
-        one.pipeline,
-        count_text(counts.due),
-        oldest if counts.due else NOTHING,
-        count_text(counts.leased),
-        count_text(counts.ended),
-        count_text(counts.parked),
-        decimal_text(one.told.settled_s),
-        decimal_text(one.told.p95_s, " s"),
-        one.state(at),
-    )
+    return {
+        "PIPELINE": one.pipeline,
+        "DUE": count_text(counts.due),
+        "OLDEST": oldest if counts.due else NOTHING,
+        "LEASED": count_text(counts.leased),
+        "ENDED": count_text(counts.ended),
+        "PARKED": count_text(counts.parked),
+        "ROWS/S": decimal_text(one.told.settled_s),
+        "P95": decimal_text(one.told.p95_s, " s"),
+        "STATE": one.state(at),
+    }
 
 
 def count_text(count: int | None) -> str:

@@ -11,6 +11,7 @@ and the error says what to add.
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -28,7 +29,11 @@ from rowlock.insight.shown import iso, shown
 from rowlock.insight.tables import InsightTables
 from rowlock.insight.verdicts import PipelinePause
 from rowlock.logs import get_audit_logger
-from rowlock.spi import BULK, Gate, database_time_after
+from rowlock.spi import (
+    BULK,
+    Gate,
+    database_time_after,
+)
 
 # ---------------------------------------------------------------- refusals
 
@@ -38,8 +43,7 @@ class RowNotFound(Refusal):
 
     def __init__(self, *, model: str, row_id: object) -> None:
         super().__init__(f"{model} has no row {row_id}")
-        self.model = model
-        self.row_id = row_id
+        self.model, self.row_id = model, row_id
 
 
 class LeaseChanged(Refusal):
@@ -53,9 +57,7 @@ class LeaseChanged(Refusal):
     def __init__(self, *, model: str, row_id: object, owner: str | None = None) -> None:
         now = "nobody has it" if owner is None else f"{owner} has it"
         super().__init__(f"the lease of {model} {row_id} is not the one that was shown: {now} now")
-        self.model = model
-        self.row_id = row_id
-        self.owner = owner
+        self.model, self.row_id, self.owner = model, row_id, owner
 
 
 class LeaseAlive(Refusal):
@@ -74,11 +76,8 @@ class LeaseAlive(Refusal):
             f"{owner} holds {model} {row_id} by the lease {token}, for {seconds_left:.0f} s more"
             " unless that is renewed; if it is gone, use force"
         )
-        self.model = model
-        self.row_id = row_id
-        self.owner = owner
-        self.token = token
-        self.seconds_left = seconds_left
+        self.model, self.row_id = model, row_id
+        self.owner, self.token, self.seconds_left = owner, token, seconds_left
 
 
 class AlreadyPaused(Refusal):
@@ -89,8 +88,7 @@ class AlreadyPaused(Refusal):
             f"{by} has paused {pipeline} already: {shown(reason)}; resume it first, or replace that"
             " pause (--replace)"
         )
-        self.pipeline = pipeline
-        self.by = by
+        self.pipeline, self.by = pipeline, by
 
 
 class NotPausable(Refusal):
@@ -145,7 +143,7 @@ def audited(act: Act) -> Iterator[ActResult]:
     try:
         act.check()
         yield result
-    except BaseException as error:  # an action that is cancelled is logged, too
+    except (Exception, CancelledError) as error:
         is_refused = isinstance(error, Refusal | ConfigurationError | PipelineError)
         kind = "refused" if is_refused else "failed"
         kind = "unknown" if isinstance(error, TransactionTimeout) else kind
@@ -211,7 +209,6 @@ def check_until(until: object) -> None:
 
 
 async def is_there(connection: AsyncConnection, table: Table) -> bool:
-    """Whether the database has `table`; joins the caller's transaction."""
     return await connection.run_sync(
         lambda one: inspect(one).has_table(table.name, schema=table.schema)
     )

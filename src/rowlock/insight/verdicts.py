@@ -137,6 +137,10 @@ class TableLock:
     by: TouchingTransaction
     is_granted: bool
 
+    @property
+    def does(self) -> str:
+        return "has locked" if self.is_granted else "waits to lock"
+
 
 @dataclass(frozen=True, slots=True)
 class PipelinePause:
@@ -239,7 +243,6 @@ class Facts:
     wing: WingLine | None = None
 
     def column(self, name: str) -> Any:
-        """Return what rowlock keeps under `name`; None if that is null, unknown or not there."""
         value = self.columns.get(name)
         return None if isinstance(value, Refused) else value
 
@@ -400,7 +403,7 @@ def holds_rows(by: TouchingTransaction, of: str) -> str:
 
 def table_locked(lock: TableLock) -> VerdictText:
     by, table = lock.by, shown(lock.table)
-    has = f"has locked {table}" if lock.is_granted else f"waits to lock {table}"
+    has = f"{lock.does} {table}"
     behind = "" if lock.is_granted else ", and whoever comes behind it waits, too"
     return VerdictText(
         f"TOUCHED by an open transaction: {transaction_text(by)}, which {has}",
@@ -445,7 +448,6 @@ def _ready_fails(facts: Facts) -> VerdictText:
 
 
 def replica(facts: Facts) -> str:
-    """Return the name of the replica that made a row's token, or its mark."""
     mark = mark_of(facts.column("lock_token"))
     names = {} if facts.presence is None else facts.presence.names_by_mark
     return names.get(mark) or f"replica {shown(mark)}"

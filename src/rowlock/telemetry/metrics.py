@@ -336,8 +336,6 @@ METRICS: tuple[Metric, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The values of one metric, by the values of all its labels."""
-
     metric: Metric
     values: Mapping[Labels, Value]
 

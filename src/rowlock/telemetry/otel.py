@@ -44,7 +44,6 @@ class Thinning:
         self._stride = 1
 
     def passes(self) -> bool:
-        """Count a value, and return whether it is recorded."""
         self._skipped += 1
         if self._skipped < self._stride:
             return False
@@ -82,8 +81,6 @@ def instrument(*sources: Source, meter_provider: MeterProvider | None = None) ->
 
 
 class Recording:
-    """Records the distributions, thinned."""
-
     def __init__(self, meter: Meter) -> None:
         self._distributions = {
             metric.name.removesuffix("_seconds"): (

@@ -34,8 +34,6 @@ MULTIPROCESS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 
 
 class ManagerCollector(Collector):
-    """Reads managers at each scrape."""
-
     def __init__(self, *sources: Source) -> None:
         self._sources = sources
 

@@ -39,7 +39,7 @@ from opentelemetry.util.types import AttributeValue
 
 from rowlock import Outcome, PipelineHinter, PipelineItem, events, pipeline_hinter
 from rowlock.clock import utc_now
-from rowlock.insight.history import TRACE_IDS
+from rowlock.insight.recorder import TRACE_IDS
 from rowlock.insight.shown import shown
 from rowlock.telemetry.trace_column import TraceColumn, read_traceparent
 
@@ -187,8 +187,6 @@ class Tracing:
 
 
 class SurroundingSpan:
-    """The span of an attempt, current while `process` runs."""
-
     __slots__ = ("_item", "_span", "_token", "_tracing")
 
     def __init__(self, tracing: Tracing, item: PipelineItem[Any]) -> None:

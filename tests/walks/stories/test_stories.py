@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import text
 
 from rowlock import LeaseLost, hold_rows
-from rowlock.insight.claim_plan import LARGE_ROWS
+from rowlock.insight.questions import LARGE_ROWS
 from rowlock.testing import TemporaryDatabase
 
 from ...insight.shop import Fleet, Volume
