@@ -163,17 +163,17 @@ def cells(look: Look, one: PipelineStatus, *, rates: RateHistory, now: float) ->
 
 def longest_at_work(look: Look) -> tuple[PaneLine, ...]:
     """Return the attempts that have run for longest, those without an end behind all others."""
-    found = [
-        ((summed([item], "since_s") or 0.0) + max(0.0, replica.seen_s), replica, item)
-        for replica in look.status.replicas.live
-        for item in replica.items
-        if item.get("state") == "running"
-    ]
-    found.sort(key=lambda one: (_is_endless(one[1], one[2]), -one[0]))
-    return tuple(
-        _line_of(look, seconds=seconds, replica=replica, item=item)
-        for seconds, replica, item in found[:LONGEST_MAX]
-    )
+    found: list[tuple[bool, float, PaneLine]] = []
+    for replica in look.status.replicas.live:
+        for item in replica.items:
+            if item.get("state") == "running":
+                report = replica.pipelines.get(str(item.get("pipeline")))
+                is_endless = isinstance(report, Mapping) and report.get(ENDLESS) is True
+                seconds = (summed([item], "since_s") or 0.0) + max(0.0, replica.seen_s)
+                line = _line_of(look, seconds=seconds, replica=replica, item=item)
+                found.append((is_endless, -seconds, line))
+    found.sort(key=lambda one: one[:2])
+    return tuple(line for _, _, line in found[:LONGEST_MAX])
 
 
 def trouble(look: Look) -> tuple[PaneLine, ...]:
@@ -195,14 +195,11 @@ def _told(look: Look) -> Iterator[PaneLine]:
     for one in look.status.pipelines:
         # Parked rows that are named have a line of their own.
         named = one.parked_text if one.counts.parked_keys else ""
+        model, key = look.models.get(one.pipeline), one.first_key
+        subject = None if model is None or key is None else Subject(model, key)
         for trouble in one.troubles:
             if trouble != named:
-                yield PaneLine(shown(f"{one.pipeline}: {trouble}", 500), _first_due(look, one))
-
-
-def _first_due(look: Look, one: PipelineStatus) -> Subject | None:
-    model = look.models.get(one.pipeline)
-    return None if model is None or one.first_key is None else Subject(model, one.first_key)
+                yield PaneLine(shown(f"{one.pipeline}: {trouble}", 500), subject)
 
 
 def _parked(look: Look) -> Iterator[PaneLine]:
@@ -228,11 +225,6 @@ def _line_of(
     told = "" if attempt is None else f"  attempt {shown(attempt, 10)}"
     text = f"{name}  {shown(replica.name, 24)}  {duration(seconds)}{told}"
     return PaneLine(text, None if model is None else Subject(model, row_id))
-
-
-def _is_endless(replica: ReplicaState, item: Mapping[str, Any]) -> bool:
-    report = replica.pipelines.get(str(item.get("pipeline")))
-    return isinstance(report, Mapping) and report.get(ENDLESS) is True
 
 
 # ---------------------------------------------------------------- looking again and again
