@@ -157,7 +157,7 @@ _LIVE: Final[dict[str, Callable[[PageVisit], Awaitable[dict[str, Any]]]]] = {
 
 def _live_page(topic: str) -> Handler:
     async def page(visit: PageVisit) -> Response:
-        part = await visit.shared_part(topic, partial(_LIVE[topic], visit))
+        part = await visit.recent_part(topic, partial(_LIVE[topic], visit))
         return visit.page(f"{topic}.html", live=visit.addresses.live(topic), part=part)
 
     return page
@@ -191,7 +191,7 @@ async def rows_part(visit: PageVisit, name: str, state: str, *, after: str | Non
         status = await visit.recent.get(("counts", name), lambda: visit.insight.status_of(name))
         return {"page": page, "counts": status.counts, "after": after}
 
-    return await visit.shared_part("rows", values, name, state, after)
+    return await visit.recent_part("rows", values, name, state, after)
 
 
 async def row_page(visit: PageVisit) -> Response:
@@ -280,8 +280,8 @@ async def live_stream(visit: PageVisit) -> Answer:
         if topic == "rows":
             return await rows_part(visit, asked.get("pipeline", ""), asked.get("state", ""))
         if topic == "row":
-            return await visit.shared_part("row", row, asked.get("model"), asked.get("id"))
-        return await visit.shared_part(topic, partial(_LIVE[topic], visit))
+            return await visit.recent_part("row", row, asked.get("model"), asked.get("id"))
+        return await visit.recent_part(topic, partial(_LIVE[topic], visit))
 
     return LiveResponse(visit.streams, f"{topic}:{asked}", make)
 
@@ -302,7 +302,7 @@ def refused_as_json(refusal: PageRefusal) -> Response:
     return json_response(document, refusal.status)
 
 
-def _shared(key: str, ask: Callable[[PageVisit], Awaitable[Any]]) -> Handler:
+def _document_of(key: str, ask: Callable[[PageVisit], Awaitable[Any]]) -> Handler:
     async def document(visit: PageVisit) -> Response:
         answer = await visit.recent.get(key, lambda: ask(visit))
         return json_response(answer.to_dict())
@@ -310,9 +310,9 @@ def _shared(key: str, ask: Callable[[PageVisit], Awaitable[Any]]) -> Handler:
     return document
 
 
-status_document = _shared("status", lambda visit: visit.insight.status(within=STATUS_WITHIN))
-replicas_document = _shared("live replicas", lambda visit: visit.insight.replicas())
-checks_document = _shared("checks", lambda visit: visit.insight.findings())
+status_document = _document_of("status", lambda visit: visit.insight.status(within=STATUS_WITHIN))
+replicas_document = _document_of("live replicas", lambda visit: visit.insight.replicas())
+checks_document = _document_of("checks", lambda visit: visit.insight.findings())
 
 
 async def rows_document(visit: PageVisit) -> Response:

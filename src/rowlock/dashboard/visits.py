@@ -357,7 +357,7 @@ class PageVisit:
         # What a template gives is escaped already; nothing else is ever called markup.
         return Markup(render(f"parts/{name}.html", to=self.addresses, **values))  # noqa: S704
 
-    async def shared_part(
+    async def recent_part(
         self, name: str, values: Callable[[], Awaitable[Mapping[str, Any]]], *key: str | None
     ) -> str:
         """Render a part with `values`, or return it as another viewer just got it."""

@@ -331,6 +331,7 @@ class Observer:
 
     @property
     def counted(self) -> Mapping[str, CensusCounts]:
+        """The last census of each pipeline; empty where this replica does not count."""
         return {} if self._census is None else self._census.counted
 
     def statistics(self) -> dict[str, PipelineStatistics]:
