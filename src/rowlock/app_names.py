@@ -1,6 +1,4 @@
-"""Which app a project names for its commands: ``app`` below ``[tool.rowlock]`` in
-``pyproject.toml``. Nothing is imported.
-"""
+"""The app that a project's ``pyproject.toml`` names: ``app`` below ``[tool.rowlock]``."""
 
 from __future__ import annotations
 

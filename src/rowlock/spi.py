@@ -6,14 +6,14 @@ heart can be changed where no name here stands. Not for hosts: it may change wit
 
 from __future__ import annotations
 
-from rowlock.database.batcher import Retries
-from rowlock.database.faults import is_of_the_schema, is_outage, is_transient
+from rowlock.database.batcher import Batcher, Retries, within
+from rowlock.database.faults import is_of_a_database, is_of_the_schema, is_outage, is_transient
 from rowlock.database.transaction import bind_of, check_session_factory, in_transaction
 from rowlock.dialects import DialectPart
 from rowlock.dialects.contract import BULK, ROWS, BulkDialect
 from rowlock.execution import kept_statement
 from rowlock.hints import Wake
-from rowlock.leases.patch import Fenced, fence
+from rowlock.leases.patch import Fenced, Patch, fence, is_unchanged, show, write_patches
 from rowlock.leases.table_looks import (
     IndexSeen,
     Query,
@@ -37,8 +37,10 @@ from rowlock.rows.columns import columns_of, for_type_checkers
 from rowlock.rows.database_time import database_instant, database_time_after, due_at_once
 from rowlock.rows.eligibility import (
     OWNER_SEPARATOR,
+    RESERVED_BEYOND,
     EligibleParts,
     LockingPipeline,
+    is_awaiting,
     is_free,
     oldest_first,
     order_column,
@@ -73,4 +75,4 @@ from rowlock.rows.leased_table import (
     with_zone,
 )
 from rowlock.rows.lock_tokens import mark_of, replica_mark
-from rowlock.rows.updates import Values, check_kept, column_of, column_values
+from rowlock.rows.updates import Values, check_kept, column_of, column_values, compared_column

@@ -66,7 +66,7 @@ those of the host's code, the first."""
 
 
 HEART = frozenset(room for room, floor in FLOORS.items() if 1 <= floor <= 5) | {"dialects"}
-DEEP_MAX = 50
+DEEP_MAX = 40
 """Names that wings and windows import from the heart, which come neither by the front door nor by
 ``spi``: only fewer.
 """

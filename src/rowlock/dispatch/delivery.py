@@ -8,8 +8,7 @@ match, the row was decided elsewhere, and the attempt is closed and writes nothi
 writes the outcome of `Delivery.run` like any other. What must be seen before the attempt is over is
 written by `StatusUpdates`: whatever the database does meanwhile, for as long as the lease is
 trusted. Attempts of a replica share transactions: while one is under way, the next ones gather.
-What an outage interrupts is written again; and if an answer was lost, the token shows whether the
-status is there.
+What an outage interrupts is written again; after a lost answer the token shows what is there.
 
 Two traps. A text, a mapping or a kind that a handler yields may be of any class, and raise anything
 when it is looked at: it is copied once and contained, before anything else. And silence counts only
@@ -35,7 +34,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import NOW_PLACEHOLDER, Apply, Outcome, PipelineItem, PipelineSettings, Retry
 from rowlock.clock import exponential, monotonic
-from rowlock.database.batcher import Batcher, within
 from rowlock.dispatch.attempt import Scratch
 from rowlock.dispatch.columns import (
     ACTIVE,
@@ -76,19 +74,24 @@ from rowlock.errors import (
     describe,
     shorten,
 )
-from rowlock.leases.patch import Patch, is_unchanged, show, write_patches
 from rowlock.logs import get_logger
 from rowlock.pipelines.outcomes import check_outcome, copied_value
 from rowlock.spi import (
+    Batcher,
     ColumnValues,
     LeasedTable,
     ModelT,
+    Patch,
     Retries,
     Values,
     column_values,
     in_transaction,
     is_of_the_schema,
     is_transient,
+    is_unchanged,
+    show,
+    within,
+    write_patches,
 )
 from rowlock.tasks import as_host_code, finish
 

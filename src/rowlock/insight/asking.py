@@ -40,7 +40,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 
 from rowlock import Pipeline
 from rowlock.clock import monotonic
-from rowlock.database.faults import is_of_a_database
 from rowlock.errors import AppError, ConfigurationError, TransactionTimeout, describe
 from rowlock.insight.insight_dialect import is_locked_out
 from rowlock.insight.shown import named_first, read_key, shown
@@ -51,6 +50,7 @@ from rowlock.spi import (
     LeasedTable,
     bind_of,
     check_session_factory,
+    is_of_a_database,
     is_outage,
     is_transient,
 )

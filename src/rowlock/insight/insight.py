@@ -80,7 +80,6 @@ from rowlock.insight.shown import read_key
 from rowlock.insight.status import PipelineStatus, Status, status_of, waiting_of
 from rowlock.insight.tables import InsightTables, tables_of
 from rowlock.insight.verdicts import Facts
-from rowlock.rows.updates import compared_column
 from rowlock.spi import (
     LeasedTable,
     LockGraph,
@@ -88,6 +87,7 @@ from rowlock.spi import (
     Seams,
     bind_of,
     claim_parts,
+    compared_column,
     in_transaction,
     is_transient,
     ready_condition,

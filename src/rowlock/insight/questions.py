@@ -1,8 +1,7 @@
 """What is asked of the database about one row, and which rows are in one state.
 
-The one idea: the condition of a claim, part by part, as columns of one SELECT by the key. The parts
-are those of the claim itself, so an answer cannot say anything else than what a claim sees. Nothing
-is locked: a locked row is one that the next claim passes over.
+The one idea: the condition of a claim itself, part by part, as columns of one SELECT by the key.
+Nothing is locked: a locked row is one that the next claim passes over.
 """
 
 from __future__ import annotations
@@ -60,15 +59,16 @@ from rowlock.insight.verdicts import (
     is_overdue,
 )
 from rowlock.leases.claim import as_seen
-from rowlock.rows.eligibility import RESERVED_BEYOND, is_awaiting
 from rowlock.spi import (
     LOCK_COLUMNS,
     PARKED,
+    RESERVED_BEYOND,
     SCHEDULE_COLUMNS,
     EligibleParts,
     LeasedTable,
     LockingPipeline,
     conjuncts_of,
+    is_awaiting,
     oldest_first,
     order_column,
     with_zone,

@@ -99,7 +99,10 @@ class WoolConnection:
         try:
             body = await self._call(_next(self._stream))
         except (grpc.RpcError, wool.RpcError, wool.UnexpectedResponse) as error:
-            raise WorkerGone(self._worker, _why(error)) from error
+            # Clients see it, and gRPC's own text has addresses.
+            code = getattr(error, "code", None)
+            named = getattr(code() if callable(code) else code, "name", type(error).__name__)
+            raise WorkerGone(self._worker, f"the connection broke: {named}") from error
         if body is None:
             self._is_over = True
             return None
@@ -146,12 +149,6 @@ class WoolConnection:
 async def _next(stream: Any) -> bytes | None:
     body: bytes | None = await anext(stream, None)
     return body
-
-
-def _why(error: Exception) -> str:
-    """Clients see it, and gRPC's own text has addresses."""
-    code = error.code() if isinstance(error, grpc.RpcError) else getattr(error, "code", None)
-    return f"the connection broke: {getattr(code, 'name', None) or type(error).__name__}"
 
 
 DISCOVER_AGAIN_S = 5.0
