@@ -134,16 +134,16 @@ async def test_a_loop_that_stands_still_is_told_of_once(caplog: Any) -> None:
     answers: list[Any] = []
     host.do = answers.append  # type: ignore[method-assign, assignment]
     asking = asyncio.create_task(host.ask())
-    await asyncio.sleep(loop_monitor.TOLD_AFTER_S - 1)
+    await asyncio.sleep(loop_monitor.LOGGED_AFTER_S - 1)
     assert caplog.records == []
     await asyncio.sleep(60)
     end_of_logging()
     [told] = caplog.records
-    assert told.rowlock_stalled_s == loop_monitor.TOLD_AFTER_S
+    assert told.rowlock_stalled_s == loop_monitor.LOGGED_AFTER_S
     # Here the loop's thread is the one that asks.
     assert "heartbeat_thread.py" in told.rowlock_where
     assert len(answers) == 1
-    assert host.stalled_s == 60 + loop_monitor.TOLD_AFTER_S - 1
+    assert host.stalled_s == 60 + loop_monitor.LOGGED_AFTER_S - 1
     answers.pop()()
     assert host.stalled_s == 0.0
     await asyncio.sleep(60)

@@ -237,11 +237,11 @@ async def pipeline_page(
     visit: PageVisit, name: str | None = None, *, trouble: str | None = None, status: int = 200
 ) -> Response:
     """Return the page of a pipeline; `trouble` is why an action was refused."""
-    name = name or visit.request.path_params["name"]
-    pipeline = visit.insight.pipeline(name)
-    line = await visit.recent.get(("counts", name), lambda: visit.insight.status_of(name))
-    plan = await visit.recent.get(("plan", name), lambda: visit.insight.explain_claim(name))
-    may = await visit.may(*(ViewerAction(each, pipeline=name) for each in PIPELINE_ACTIONS))
+    named: str = name or visit.request.path_params["name"]
+    pipeline = visit.insight.pipeline(named)
+    line = await visit.recent.get(("counts", named), lambda: visit.insight.status_of(named))
+    plan = await visit.recent.get(("plan", named), lambda: visit.insight.explain_claim(named))
+    may = await visit.may(*(ViewerAction(each, pipeline=named) for each in PIPELINE_ACTIONS))
     wanted = "pause" if line.pause is None else "resume"
     return visit.page(
         "pipeline.html",

@@ -153,17 +153,16 @@ async def claim_seen(
             name, leased, connection.dialect, ready=parts.ready, is_alone=is_alone
         )
     query, place = claim_query(leased, parts.whole), place_of(leased)
-    serving = partial(serving_index, indexes=indexes, place=place)
-    ask = partial(connection.run_sync, serving, leased.table, query)
-    found = await ask_part(connection, ask, apart=apart)
+    serving = partial(serving_index, table=leased.table, query=query, indexes=indexes, place=place)
+    found = await ask_part(connection, lambda: connection.run_sync(serving), apart=apart)
     if isinstance(found, Refused):
         return ClaimSeen(name, None, wanted, found.why, found.may_pass)
     return ClaimSeen(name, found, wanted)
 
 
 async def _claim_seen(connection: AsyncConnection, asked: RowAsked, *, is_alone: bool) -> ClaimSeen:
-    look = partial(connection.run_sync, indexes_of, asked.question.leased.table)
-    indexes = await ask_part(connection, look, apart=True)
+    table = asked.question.leased.table
+    indexes = await ask_part(connection, lambda: connection.run_sync(indexes_of, table), apart=True)
     if isinstance(indexes, Refused):
         return ClaimSeen(asked.pipeline.name, None, None, indexes.why, indexes.may_pass)
     return await claim_seen(connection, asked, indexes, is_alone=is_alone)
@@ -177,8 +176,8 @@ async def claim_plan(connection: AsyncConnection, asked: RowAsked, *, is_alone: 
     lines: Any = ()
     if not seen.refused:
         query = claim_query(asked.question.leased, asked.question.parts.whole)
-        ask = partial(connection.run_sync, planned, query, dialect.plan)
-        lines = await ask_part(connection, ask, apart=True)
+        plan: Any = partial(planned, query=query, ask=dialect.plan)
+        lines = await ask_part(connection, lambda: connection.run_sync(plan), apart=True)
     return ClaimPlan(
         seen.pipeline,
         table.fullname,

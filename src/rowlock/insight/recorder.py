@@ -501,7 +501,7 @@ class HistoryWriter:
     async def _clock(self) -> ClockReading:
         known = self._known_clock
         if known is None or monotonic() - known.now_s >= CLOCK_KEPT_S:
-            now = await self._transact(
+            now: Any = await self._transact(
                 lambda _, connection: connection.scalar(select(database_instant())),
                 purpose="ask for the time of the history",
                 writes=False,

@@ -102,7 +102,7 @@ class Counts:
         return cls(at, oldest_s=oldest_s, refused=refused, **whole)
 
 
-def _counting(asked: RowAsked) -> Iterator[Select[Any]]:
+def _counting(asked: RowAsked) -> Iterator[Any]:
     """Yield SELECTs of one row, each with some of the counts as columns by the names of states."""
     states = {state: _rows_of(asked, state) for state in ListedState}
     due, parked = states[ListedState.DUE], states[ListedState.PARKED]
