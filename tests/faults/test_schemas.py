@@ -174,7 +174,7 @@ async def test_a_table_that_vanishes_while_its_rows_are_at_work(
         await session.flush()
         session.add(Attachment(volume_id=volume.id))
     work = HeldWork()
-    attachments = AttachmentPipeline(answer=work, lock_timeout=2, heartbeat_trigger=1, **QUICK)
+    attachments = AttachmentPipeline(answer=work, **QUICK)
     with heard_events() as heard:
         async with PipelineManager(
             database.session_factory, [attachments, VolumePipeline(**QUICK)]
