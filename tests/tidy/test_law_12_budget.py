@@ -21,7 +21,7 @@ LINES = {
     "dispatch": 3733,
     "graph": 7095,
     "ground": 2846,
-    "insight": 9002,
+    "insight": 9001,
     "leases": 2961,
     "locks": 743,
     "migrations": 726,

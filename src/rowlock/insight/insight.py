@@ -118,9 +118,6 @@ class InsightLimits:
 class Insight(Actions):
     """Answers questions about the rows of a host's pipelines.
 
-    A question raises AppError if the app has no such pipeline or model, or a text is no key of it,
-    and TransactionTimeout if the database, or none of several, answered in time.
-
     Args:
         session_factory: the host's, as for `PipelineManager`.
         pipelines: instances, which need not be registered anywhere.
@@ -131,6 +128,8 @@ class Insight(Actions):
         limits: how long questions may take.
 
     Raises:
+        AppError: a question names a pipeline, a model or a key that the app does not have.
+        TransactionTimeout: the database, or none of several, answered a question in time.
         ConfigurationError: the session factory cannot serve a pipeline, two have one name, or a
             model lacks a column that is to be hidden or shown.
     """
