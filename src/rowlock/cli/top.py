@@ -402,7 +402,7 @@ class TopApp(App[int]):
 
     CSS = CSS
     ENABLE_COMMAND_PALETTE = False
-    # Those of priority work on every screen, whatever has the focus.
+    # Priority bindings work on every screen, wherever the focus is.
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", f"leave({WELL})", "quit", priority=True),
         Binding("ctrl+c", f"leave({INTERRUPTED})", priority=True),

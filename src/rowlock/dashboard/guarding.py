@@ -205,7 +205,7 @@ class Gatekeeper:
         return await answer if inspect.isawaitable(answer) else answer
 
     def _refuse(self, action: ViewerAction, why: str) -> None:
-        text = "the dashboard lets nobody %(action)s: authorize gave no answer: %(error)s"
+        text = "the dashboard refuses %(action)s: authorize gave no answer: %(error)s"
         logger.warning(text, {"action": action.name, "error": shown(why)})
 
 

@@ -372,7 +372,7 @@ async def page_read(
 
 TIMELINE_SCHEMA: Final = "rowlock.timeline/1"
 ENTRIES_MAX: Final = 1_000
-GAPS_MAX: Final = 100  # most gaps, and actions on pipelines, that are told beside them
+GAPS_MAX: Final = 100  # most gaps, and actions on pipelines, that are shown beside them
 NO_TABLE: Final = (
     "no table of the history: insight_tables(metadata, history=True), its migration, and an"
     " Observer in each replica"

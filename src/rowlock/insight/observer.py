@@ -1,7 +1,7 @@
 """The observer of one replica: what only a running process knows, kept at hand and written down
 every few seconds, and the courtesy of a pause.
 
-The one idea: whatever becomes of it, no outcome is harmed. It has a task of its own, each of its
+The one idea: its failures harm no outcome. It has a task of its own, each of its
 statements is bounded, and what fails is tried again at the next beat; the log says it once. A
 database that is away keeps the replica from no other: there it lives, and hears of pauses.
 

@@ -1,13 +1,13 @@
-"""The history: what becomes of the rows of a process is heard and written, in batches, behind the
+"""The history: the results of a process's rows are recorded and written, in batches, behind the
 commits of the outcomes; the entries, how they wait, and the statements.
 
-The one idea: whatever becomes of it, no outcome is harmed. A listener stands in the way of an
-outcome, so an event is only queued when it is emitted, which costs a microsecond, and becomes an
-entry later. What waits is bounded; what is lost is counted, and the count is written in its place.
-The writer of each database has a task of its own; its transactions are short and bounded, and what
-fails is tried again, ever less often; the log says it once. A batch stays in hand until the
-database has confirmed it, with the times that it got at the first try; so the next try can tell
-whether the first was committed after all.
+The one idea: its failures harm no outcome. A listener stands in the way of an outcome, so an event
+is only queued when it is emitted, which costs a microsecond, and becomes an entry later. What waits
+is bounded; what is lost is counted, and the count is written in its place. The writer of each
+database has a task of its own; its transactions are short and bounded, and what fails is tried
+again, ever less often; the log says it once. A batch stays in hand until the database has confirmed
+it, with the times that it got at the first try; so the next try can tell whether the first was
+committed after all.
 
 Of the host's columns the names are kept, never a value; what a text has that no database stores, or
 that would forge a line, is shown as what it is.

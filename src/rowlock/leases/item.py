@@ -409,7 +409,7 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
 
         In one short transaction of its own, which waits for no related row. The rows are detached;
         write them by ``Apply(related={row: values})``. They belong to this item: their lease is
-        renewed with its own, and whatever becomes of it, they are freed in the same transaction.
+        renewed with its own, and they are released in the transaction that releases its own row.
         May be called again; what the item holds already is counted as free.
 
         Args:

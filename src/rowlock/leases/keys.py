@@ -105,8 +105,8 @@ def _leave_alone(leased: LeasedTable, written: object, *, owner: str) -> None:
     if written in spoilt or len(spoilt) >= SPOILT_KEYS_MAX:
         return
     spoilt.add(written)
-    text = "%(pipeline)s: skipping a row of %(model)s: its key %(key).100r cannot be read back"
-    logger.error(text, {"pipeline": owner, "model": leased.name, "key": written})
+    text = "%(pipeline)s: skipping a row of %(model)s: its key %(key)s cannot be read back"
+    logger.error(text, {"pipeline": owner, "model": leased.name, "key": f"{written!r:.100}"})
     if len(spoilt) == SPOILT_KEYS_MAX:
         text = "%(pipeline)s: skipping %(rows)d rows by now; further ones are not logged"
         logger.error(text, {"pipeline": owner, "rows": SPOILT_KEYS_MAX})

@@ -448,8 +448,8 @@ class Fetcher(Generic[ModelT]):
                 await self.context.transact(work, purpose="check time columns", writes=False)
         except ModelError as error:
             if self.context.failures.errors.get("fetcher") != describe(error):
-                name = self.context.name
-                logger.error("%(pipeline)s: %(error)s", {"pipeline": name, "error": error})
+                extra = {"pipeline": self.context.name, "error": str(error)}
+                logger.error("%(pipeline)s: %(error)s", extra)
             raise
         self._checks_times = False
 

@@ -571,7 +571,7 @@ class Settler(Generic[ModelT]):
         if written is Written.STALE:
             pending.stamps = {}
             raise error
-        if written.is_made and not is_transient(error):
+        if written.is_made and pending.also is not None and not is_transient(error):
             extra = {"pipeline": self.context.name, "row_id": pending.item.id}
             text = (
                 "%(pipeline)s: also committed by itself, and the outcome of row %(row_id)s with it;"

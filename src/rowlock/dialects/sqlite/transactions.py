@@ -309,17 +309,17 @@ class SqliteTransactions(TransactionDialect):
         read nothing yet: it starts over.
 
         The wait for the file happens in the driver's thread, where nothing can end it: neither a
-        cancellation nor SQLite's own interrupt. A transaction that is out of time would be left in
-        there, and with it the end of its event loop. So it is no longer than it may be, whatever
-        the host's busy timeout is.
+        cancellation nor SQLite's own interrupt. A transaction that is out of time would stay
+        there, and its event loop could not end. So `wait_s` bounds the wait, also where the host's
+        busy timeout is longer.
         """
         raw = await connection.get_raw_connection()
         driver_connection: Any = raw.driver_connection
         if driver_connection.in_transaction:
             await connection.exec_driver_sql("ROLLBACK")
         if "rowlock_wal" not in raw.info:
-            # While another connection writes, the switch fails at once whatever the busy timeout;
-            # then a later transaction makes it.
+            # While another connection writes, the switch fails at once, without the busy timeout; a
+            # later transaction makes it then.
             try:
                 await connection.exec_driver_sql("PRAGMA journal_mode=WAL")
                 raw.info["rowlock_wal"] = True
