@@ -28,10 +28,10 @@ LINES = {
     "pipelines": 7156,
     "rows": 2623,
     "services": 650,
-    "streams": 14313,
+    "streams": 13556,
     "telemetry": 1224,
-    "testing": 5273,
-    "tests": 124741,
+    "testing": 5235,
+    "tests": 124717,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 246

@@ -15,12 +15,13 @@ Source: offsets that are committed with the results, as in Kafka's transactions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import lru_cache
 from itertools import groupby
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -38,9 +39,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 from rowlock import pipeline_hinter
 from rowlock.clock import rest
 from rowlock.errors import ConfigurationError
-from rowlock.spi import BULK, LeasedTable, bind_of, in_transaction
-from rowlock.stream_errors import CursorMoved, PositionsWentBackError, StepExpired
-from rowlock.streams.computing.hashing import BucketRange, merged
+from rowlock.spi import BULK
+from rowlock.stream_errors import CursorMoved, PositionsWentBackError
+from rowlock.streams.computing.hashing import BucketRange
 from rowlock.streams.computing.rows import SourceRows
 from rowlock.streams.cursors import (
     NONE_YET,
@@ -52,7 +53,7 @@ from rowlock.streams.cursors import (
     lock_discarding,
     move_cursor,
 )
-from rowlock.streams.dialects.stream_dialect import GatheredQuery, has_all, in_ranges
+from rowlock.streams.dialects.stream_dialect import GatheredQuery, in_ranges
 from rowlock.streams.flow_view import check_shards, frontier_of, read_frontier
 from rowlock.streams.inputs.high_water import HighWater
 from rowlock.streams.inputs.source import QUERIES_MAX, NextRows, Source
@@ -77,7 +78,6 @@ def woken_by(topic: str, woken: asyncio.Event) -> Iterator[None]:
 
 
 O = TypeVar("O")  # noqa: E741 - of an output
-T = TypeVar("T")
 
 ROWS_READ_MAX = 10_000
 """Most results that a consumer reads at once; the step in which they are reached is read whole."""
@@ -87,24 +87,6 @@ READ_TIMEOUT = timedelta(seconds=30)
 """How long that may take."""
 POLL_S = 1.0
 """How long a consumer that has read all waits for a hint before it looks, in seconds."""
-
-
-class FlowWait(Protocol):
-    """Waits until a flow has done something."""
-
-    def reads(self, added: object) -> bool:
-        """Return whether it is of a source of the flow, or of the flows whose results it reads."""
-        ...
-
-    async def wait_for(
-        self,
-        sessions: async_sessionmaker[AsyncSession],
-        added: object,
-        *,
-        timeout: timedelta | float,
-    ) -> int:
-        """Return the first step that is not done, once what was added is."""
-        ...
 
 
 class StreamRow(NamedTuple, Generic[O]):
@@ -157,9 +139,7 @@ class StepOutput(Generic[O]):
             StepExpired: the step, or an event of it, is kept no longer.
         """
         output = self._output
-        connection = await session.connection(
-            {"bind": bind_of(session, LeasedTable.of(output.tables.flow_model))}
-        )
+        connection = await output.tables.connection(session)
         flow = FlowSources(output.flow, output.flow_id, output.sources, output.tables)
         return await inputs_of(connection, flow, self.step)
 
@@ -203,14 +183,10 @@ class Consumer(Generic[O]):
         if after is not None:
             check_whole_number(after, "the step behind which a consumer begins", low=NONE_YET)
         self._output = output
-        self._sessions = sessions
+        self._database = output.tables.opened_by(sessions, timeout=READ_TIMEOUT)
         self._name = name
         self._after = after
-        self._leased = LeasedTable.of(output.tables.flow_model)
         self._woken = asyncio.Event()
-
-    def __repr__(self) -> str:
-        return f"<Consumer {self._name!r} of {self._output.flow}/{self._output.name}>"
 
     async def steps(self, *, follow: bool) -> AsyncIterator[StepOutput[O]]:
         after = await self._first()
@@ -232,45 +208,30 @@ class Consumer(Generic[O]):
         """Return the step behind which this begins; a consumer with a name has a cursor then."""
         output, name, after = self._output, self._name, self._after
 
-        async def known(session: AsyncSession, connection: AsyncConnection) -> int | None:
+        async def known(connection: AsyncConnection) -> int | None:
             if name is None:
                 return await last_discarded(connection, output) if after is None else after
             return await cursor_of(connection, output, name)
 
-        async def begin(session: AsyncSession, connection: AsyncConnection) -> int:
+        async def begin(connection: AsyncConnection) -> int:
             assert name is not None
             return await begin_cursor(connection, output, name, after=after)
 
-        cursor = await self._look(known)
+        cursor = await self._database.read("find a cursor", known)
         if cursor is None:
-            cursor = await self._look(begin, writes=True)
+            cursor = await self._database.write("begin a cursor", begin)
         return cursor if after is None else after
-
-    async def _look(
-        self,
-        work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
-        *,
-        writes: bool = False,
-    ) -> T:
-        return await in_transaction(
-            self._sessions,
-            self._leased,
-            work,
-            purpose="read results",
-            timeout=READ_TIMEOUT,
-            writes=writes,
-        )
 
     async def _read(self, after: int) -> list[StepOutput[O]]:
         """Return the next steps with results, as far as all shards have done them."""
 
-        async def work(session: AsyncSession, connection: AsyncConnection) -> Sequence[Any]:
+        async def work(connection: AsyncConnection) -> Sequence[Any]:
             found = await self._found(connection, after)
             # Behind it: what was discarded before was missing, and what is discarded now was read.
             await check_kept(connection, self._output, after)
             return found
 
-        return self._steps_of(await self._look(work))
+        return self._steps_of(await self._database.read("read results", work))
 
     async def _found(self, connection: AsyncConnection, after: int) -> Sequence[Any]:
         output, rows = self._output, self._output.tables.outputs
@@ -334,11 +295,11 @@ def position_of_step(step: int) -> int:
 
 
 class OutputSource(Source[E]):
-    """An output that is kept, as a stream; `upstream` waits for its flow."""
+    """An output that is kept, as a stream; `upstream` are the `FlowWaits` of its flow."""
 
     rows_per_position = ROWS_PER_STEP
 
-    def __init__(self, output: ResultsOf, upstream: FlowWait) -> None:
+    def __init__(self, output: ResultsOf, upstream: Any) -> None:
         self.name = f"{output.flow}/{output.name}"
         self.upstream = upstream
         self.topic = output.topic
@@ -347,7 +308,17 @@ class OutputSource(Source[E]):
         rows = output.tables.outputs
         self._step = rows.c.step
         self._own = (rows.c.flow_id == output.flow_id, rows.c.output == output.name)
-        self._queries: dict[object, GatheredQuery] = {}
+        self._within = lru_cache(QUERIES_MAX)(self._within_ranges)
+        flows, newest = output.tables.flows.c, select(func.max(self._step)).where(*self._own)
+        frontier = frontier_of(output.tables, output.flow_id)
+        next_step = select(flows.next_step).where(flows.id == output.flow_id)
+        # One statement, so that no step is seen done whose results were not there yet.
+        self._looks = select(
+            frontier.label("frontier"),
+            newest.scalar_subquery().label("newest"),
+            newest.where(self._step < frontier).scalar_subquery().label("done"),
+            next_step.scalar_subquery().label("next_step"),
+        )
 
     def __repr__(self) -> str:
         return f"<OutputSource {self.name}>"
@@ -355,8 +326,21 @@ class OutputSource(Source[E]):
     def fingerprint(self) -> str:
         return f"{self.name} = output of {self._output.codec.name}"
 
-    def watcher(self) -> OutputWatch:
-        return OutputWatch(self._output, name=self.name)
+    def watcher(self) -> OutputSource[E]:
+        return self  # Nothing is kept between two looks.
+
+    async def look(self, connection: AsyncConnection, *, recorded: int) -> HighWater:
+        seen, output = (await connection.execute(self._looks)).one(), self._output
+        if seen.frontier is None:
+            await check_shards(connection, output.tables, output.flow)
+        assigned = seen.next_step or 0
+        if assigned < recorded:
+            raise PositionsWentBackError(source=self.name, recorded=recorded, assigned=assigned)
+        mark, newest = (
+            0 if step is None else position_of_step(step) for step in (seen.done, seen.newest)
+        )
+        awaited = f"the flow {output.flow!r}, whose slowest shard is at step {seen.frontier}"
+        return HighWater(mark, newest, (), upstream=awaited if newest > mark else None)
 
     def newest(self) -> ScalarSelect[Any]:
         """Return the query for the position of the last step that all shards have done."""
@@ -402,12 +386,9 @@ class OutputSource(Source[E]):
         upto: int,
     ) -> SourceRows:
         """Return the results of these buckets and those without a key, in consumers' order."""
-        query = self._gathered(ranges)
+        query = self._within(tuple(sorted(ranges)))
         columns = await query.columns(connection, {"after": after, "upto": upto})
-        # Behind it: what was discarded before was missing, and what is discarded now was read.
-        discarded = await self.begins_after(connection)
-        if after < discarded:
-            raise StepExpired(source=self.name, step=after + 1, first=discarded + 1)
+        await self.check_kept(connection, after)
         steps, los, seqs, buckets, keys, payloads = columns
         order = sorted(range(len(steps)), key=list(zip(steps, los, seqs, strict=True)).__getitem__)
         return SourceRows(
@@ -420,18 +401,10 @@ class OutputSource(Source[E]):
             self.decoder,
         )
 
-    def _gathered(self, ranges: Sequence[BucketRange]) -> GatheredQuery:
-        key = tuple(merged(ranges))
-        known = self._queries.get(key)
-        if known is None:
-            if len(self._queries) >= QUERIES_MAX:
-                self._queries.clear()
-            c = self._output.tables.outputs.c
-            found = self._query([c.step, c.lo, c.seq, c.bucket, c.key, c.payload])
-            if not has_all(ranges):
-                found = found.where(in_ranges(c.bucket, ranges) | c.key.is_(None))
-            known = self._queries[key] = GatheredQuery(found)
-        return known
+    def _within_ranges(self, ranges: tuple[BucketRange, ...]) -> GatheredQuery:
+        c = self._output.tables.outputs.c
+        found = self._query([c.step, c.lo, c.seq, c.bucket, c.key, c.payload])
+        return GatheredQuery(found.where(in_ranges(c.bucket, ranges) | c.key.is_(None)))
 
     def _query(self, columns: Sequence[Any]) -> Any:
         step, c = self._step, self._output.tables.outputs.c
@@ -440,34 +413,3 @@ class OutputSource(Source[E]):
         in_range = (step >= after, step < upto)
         found: Any = select(*columns).where(*self._own, *in_range)
         return found.order_by(step, c.lo, c.seq)
-
-
-class OutputWatch:
-    def __init__(self, output: ResultsOf, *, name: str) -> None:
-        self._name, self._output = name, output
-        rows, flows = output.tables.outputs, output.tables.flows
-        frontier = frontier_of(output.tables, output.flow_id)
-        newest = select(func.max(rows.c.step)).where(
-            rows.c.flow_id == output.flow_id, rows.c.output == output.name
-        )
-        next_step = select(flows.c.next_step).where(flows.c.id == output.flow_id)
-        # One statement, so that no step is seen done whose results were not there yet.
-        self._look = select(
-            frontier.label("frontier"),
-            newest.scalar_subquery().label("newest"),
-            newest.where(rows.c.step < frontier).scalar_subquery().label("done"),
-            next_step.scalar_subquery().label("next_step"),
-        )
-
-    async def look(self, connection: AsyncConnection, *, recorded: int) -> HighWater:
-        seen, output = (await connection.execute(self._look)).one(), self._output
-        if seen.frontier is None:
-            await check_shards(connection, output.tables, output.flow)
-        assigned = seen.next_step or 0
-        if assigned < recorded:
-            raise PositionsWentBackError(source=self._name, recorded=recorded, assigned=assigned)
-        mark, newest = (
-            0 if step is None else position_of_step(step) for step in (seen.done, seen.newest)
-        )
-        awaited = f"the flow {output.flow!r}, whose slowest shard is at step {seen.frontier}"
-        return HighWater(mark, newest, (), upstream=awaited if newest > mark else None)

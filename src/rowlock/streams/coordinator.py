@@ -18,11 +18,12 @@ since a shard that is opened anew begins there; its `step` says nothing about th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, TypeAlias
 
-from sqlalchemy import ColumnElement, Table, and_, delete, func, select, tuple_
+from sqlalchemy import ColumnElement, and_, delete, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock import Apply, Outcome, Pipeline, PipelineHinter, PipelineItem, events
@@ -38,38 +39,21 @@ from rowlock.spi import (
 )
 from rowlock.streams.cursors import (
     first_kept_result,
-    first_needed_position,
     first_needed_step,
     lowest_version,
+    needed_positions,
 )
+from rowlock.streams.dialects.stream_dialect import delete_some
 from rowlock.streams.events import FlowStalled
-from rowlock.streams.flow_view import Transact
 from rowlock.streams.inputs.event_log import EventLog
-from rowlock.streams.inputs.step_inputs import FlowSources, first_difference
+from rowlock.streams.inputs.step_inputs import first_difference
 from rowlock.streams.key_states import drop_empty
 from rowlock.streams.program import FlowProgram, lease_owner
 from rowlock.streams.shards.layout import WantedShards
 from rowlock.streams.shards.replicas import presence
 from rowlock.streams.stalls import FlowLook, Stall, StallKind, stall_of
-from rowlock.streams.status import FlowLooker, Seen
-from rowlock.streams.tables import FlowRow
-
-
-async def delete_messages(
-    connection: AsyncConnection, table: Table, flow_id: int, *, below: int, limit: int
-) -> int:
-    """Delete messages of steps below `below`, the lowest version of all shards; return how many."""
-    own = table.c
-    key = (own.step, own.stage, own.lo, own.to_lo)
-    gone = select(*key).where(own.flow_id == flow_id, own.step < below).limit(limit)
-    result = await connection.execute(
-        delete(table).where(own.flow_id == flow_id, tuple_(*key).in_(gone))
-    )
-    return result.rowcount
-
-
-# ---------------------------------------------------------------- whatever expires
-
+from rowlock.streams.status import FlowLooker
+from rowlock.streams.tables import StreamDatabase, Transact
 
 EXPIRY_ROWS_MAX = 5_000
 """Most rows of a kind that are deleted in one transaction."""
@@ -81,61 +65,49 @@ deleted.
 """
 
 
+DeleteSome: TypeAlias = Callable[[AsyncConnection], Awaitable[int]]
+"""Deletes some rows of one kind, and returns how many."""
+
+
 class Expiry:
     def __init__(self, program: FlowProgram, transact: Transact, *, present_for: timedelta) -> None:
         self._program = program
-        self._transact = transact
+        self._database = StreamDatabase(transact)
         self._present_for = present_for
 
     async def run(self, *, goes_on: Callable[[], bool]) -> bool:
         """Delete what is no longer needed, while `goes_on`; return whether there may be more."""
         logs = [one for one in self._program.sources.values() if isinstance(one, EventLog)]
-        kinds: Sequence[Any] = (
-            self._messages,
-            self._steps,
-            self._empty_states,
-            self._replicas,
-            *(self._events_of(log) for log in logs),
+        kinds: Sequence[DeleteSome] = (
+            *(self._messages, self._steps, self._empty_states, self._replicas),
+            *(partial(self._events, log=log) for log in logs),
         )
         is_more = False
-        for delete_some in kinds:
-            is_more |= await self._repeat(delete_some, goes_on=goes_on)
+        for kind in kinds:
+            is_more |= await self._repeat(kind, goes_on=goes_on)
         return is_more
 
-    async def _repeat(self, delete_some: Any, *, goes_on: Callable[[], bool]) -> bool:
-        async def work(session: AsyncSession, connection: AsyncConnection) -> int:
-            count: int = await delete_some(connection)
-            return count
-
+    async def _repeat(self, kind: DeleteSome, *, goes_on: Callable[[], bool]) -> bool:
         for _ in range(TRANSACTIONS_MAX):
             if not goes_on():
                 return False
-            if not await self._transact(work, purpose="delete what nobody needs"):
+            if not await self._database.write("delete what nobody needs", kind):
                 return False
         return True
 
     async def _messages(self, connection: AsyncConnection) -> int:
-        program = self._program
-        below = await lowest_version(connection, program.tables, program.id)
-        return await delete_messages(
-            connection, program.tables.exchange, program.id, below=below, limit=EXPIRY_ROWS_MAX
-        )
+        tables, flow_id = self._program.tables, self._program.id
+        table, own = tables.exchange, tables.exchange.c
+        gone = own.step < await lowest_version(connection, tables, flow_id)
+        return await delete_some(connection, table, EXPIRY_ROWS_MAX, own.flow_id == flow_id, gone)
 
     async def _steps(self, connection: AsyncConnection) -> int:
         last = await self._last_expired_step(connection)
         if last is None:
             return 0
         steps, parts = self._program.tables.steps, self._program.tables.parts
-        own = parts.c
-        some = (
-            select(own.step, own.lo)
-            .where(own.flow_id == self._program.id, own.step <= last)
-            .limit(EXPIRY_ROWS_MAX)
-        )
-        gone = delete(parts).where(
-            own.flow_id == self._program.id, tuple_(own.step, own.lo).in_(some)
-        )
-        if count := (await connection.execute(gone)).rowcount:
+        gone = (parts.c.flow_id == self._program.id, parts.c.step <= last)
+        if count := await delete_some(connection, parts, EXPIRY_ROWS_MAX, *gone):
             return count
         old = delete(steps).where(steps.c.flow_id == self._program.id, steps.c.step <= last)
         return (await connection.execute(old)).rowcount
@@ -176,13 +148,10 @@ class Expiry:
         await connection.execute(gone)
         return 0
 
-    def _events_of(self, log: EventLog[Any]) -> Any:
-        async def delete_some(connection: AsyncConnection) -> int:
-            await log.lock_expiry(connection)
-            before = await first_needed_position(connection, self._program.tables, log.name)
-            return await log.expire(connection, before or 0)
-
-        return delete_some
+    async def _events(self, connection: AsyncConnection, log: EventLog[Any]) -> int:
+        await log.lock_expiry(connection)
+        needed = await needed_positions(connection, self._program.tables, log.name)
+        return await log.expire(connection, min(needed.values(), default=0))
 
 
 logger = get_logger(__name__)
@@ -214,7 +183,8 @@ doubles until then.
 class Coordinator:
     def __init__(self, program: FlowProgram, context: PipelineContext[Any]) -> None:
         self._program = program
-        self._context = context
+        self._name = context.name
+        self._database = StreamDatabase(context.transact)
         every, present_for = presence(context.settings.lock_timeout)
         # In two polls a replica has seen what it needs no hint for.
         self._every = max(every, 2 * program.settings.poll_interval)
@@ -224,45 +194,40 @@ class Coordinator:
         )
         self._expiry = Expiry(program, context.transact, present_for=present_for)
         self._expired_at = float("-inf")
-        self._expired: Seen | None = None
-        self._before: Seen | None = None
+        self._expired: FlowLook | None = None
+        self._before: FlowLook | None = None
         self._stall: StallKind | None = None
         self._quiet_rounds = 0
         self._verifies_at = float("-inf")
 
     async def round(self, item: PipelineItem[Any]) -> Outcome:
-        transact = self._context.transact
-
-        async def look(session: AsyncSession, connection: AsyncConnection) -> Seen | None:
-            return await self._looker.look(connection)
-
-        seen = await transact(look, purpose="look how far a flow is", writes=False)
+        seen = await self._database.read("look how far a flow is", self._looker.look)
         if seen is None:
             return Apply(after=self._every)
         stall = await self._stall_of(seen)
         is_more = False
         every_s = EXPIRE_QUIET_EVERY_S if seen == self._expired else EXPIRE_EVERY_S
-        if seen.look.missing is None and monotonic() >= self._expired_at + every_s:
+        if seen.missing is None and monotonic() >= self._expired_at + every_s:
             is_more = await self._expiry.run(
                 goes_on=lambda: item.is_trusted() and not item.stop_requested
             )
             self._expired_at = float("-inf") if is_more else monotonic()
             self._expired = seen
-        values = self._values(item.row, seen, stall) | await self._verified(item.row, seen.look)
+        values = self._values(item.row, seen, stall) | await self._verified(item.row, seen)
         is_quiet = self._before == seen and stall is None and not self._wanted.is_waiting
         self._quiet_rounds = min(self._quiet_rounds + 1, QUIET_ROUNDS) if is_quiet else 0
         self._before = seen
         rest = self._every * 2**self._quiet_rounds
         return Apply(values, after=timedelta(0) if is_more else rest)
 
-    def _values(self, row: FlowRow, seen: Seen, stall: Stall | None) -> dict[str, Any]:
+    def _values(self, row: Any, seen: FlowLook, stall: Stall | None) -> dict[str, Any]:
         """Return what has changed of the columns that a coordinator alone writes."""
         values: dict[str, Any] = {
-            "frontier": max(row.frontier, seen.look.frontier),
+            "frontier": max(row.frontier, seen.frontier),
             "code_version": self._program.code_version,
             "stalled": None if stall is None else stall.text,
         }
-        if self._before is None and stall is None and seen.look.frontier == row.frontier:
+        if self._before is None and stall is None and seen.frontier == row.frontier:
             # What the coordinator before this one has found holds as long as nothing has changed.
             del values["stalled"]
         wanted = self._wanted.after(row.shards_wanted, replicas=seen.replicas, now=monotonic())
@@ -270,24 +235,17 @@ class Coordinator:
             values["shards_wanted"] = wanted
         return {name: one for name, one in values.items() if one != getattr(row, name)}
 
-    async def _verified(self, row: FlowRow, look: FlowLook) -> dict[str, Any]:
+    async def _verified(self, row: Any, look: FlowLook) -> dict[str, Any]:
         """Compare the last steps with what they were done with, where due; return what to write."""
         if look.missing is not None or monotonic() < self._verifies_at:
             return {}
         self._verifies_at = monotonic() + VERIFY_EVERY_S
-        program, text, at = self._program, None, None
-        flow = FlowSources(program.name, program.id, program.sources, program.tables)
+        flow, text, at = self._program.readable, None, None
         steps = range(max(0, look.frontier - VERIFIED_STEPS), look.frontier)
         # A difference stands until the events are as they were.
         for step in ([] if row.differs_at is None else [row.differs_at]) + list(steps):
-
-            async def compare(
-                session: AsyncSession, connection: AsyncConnection, step: int = step
-            ) -> str | None:
-                return await first_difference(connection, flow, step)
-
-            purpose = "compare the rows of a step"
-            text = await self._context.transact(compare, purpose=purpose, writes=False)
+            compare = partial(first_difference, flow=flow, step=step)
+            text = await self._database.read("compare the rows of a step", compare)
             if text is not None:
                 at = step
                 break
@@ -297,22 +255,20 @@ class Coordinator:
             logger.warning(
                 "the flow %(flow)s has counted events that were changed or deleted since:"
                 " %(reason)s",
-                {"flow": program.name, "reason": text},
+                {"flow": flow.name, "reason": text},
             )
         return {"differs": text, "differs_at": at}
 
-    async def _stall_of(self, seen: Seen) -> Stall | None:
-        if self._before is None and seen.look.missing is None:
+    async def _stall_of(self, seen: FlowLook) -> Stall | None:
+        if self._before is None and seen.missing is None:
             return None
-        before = seen.look if self._before is None else self._before.look
-        stall = stall_of(before, seen.look)
+        before = self._before or seen
+        stall = stall_of(before, seen)
         if stall is not None and stall.kind is StallKind.BUSY:
-
-            async def look(session: AsyncSession, connection: AsyncConnection) -> FlowLook:
-                return await self._looker.with_causes(connection, seen.look)
-
-            purpose = "see what steps wait for"
-            more = await self._context.transact(look, purpose=purpose, writes=False)
+            more = await self._database.read(
+                "see what steps wait for",
+                lambda connection: self._looker.with_causes(connection, seen),
+            )
             stall = stall_of(before, more)
         self._tell(stall)
         return stall
@@ -323,7 +279,7 @@ class Coordinator:
         if stall is not None and kind is not self._stall:
             extra = {"flow": self._program.name, "reason": stall.text}
             logger.warning("the flow %(flow)s does not advance: %(reason)s", extra)
-            events.emit(FlowStalled(self._context.name, self._program.name, stall.text))
+            events.emit(FlowStalled(self._name, self._program.name, stall.text))
         self._stall = kind
 
 

@@ -15,14 +15,13 @@ Every function joins the transaction of the connection that is its first paramet
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
-from sqlalchemy import ColumnElement, CursorResult, delete, func, select, update
+from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import database_now
-from rowlock.execution import execute
-from rowlock.spi import BULK, LeasedTable, bind_of
+from rowlock.spi import BULK
 from rowlock.stream_errors import StepExpired, StillNeeded
 from rowlock.streams.computing.encoding import Codec
 from rowlock.streams.flow_view import frontier_of, read_frontier
@@ -33,9 +32,6 @@ DISCARDED: Final = ""
 """The consumer under whose name it is noted up to which step results were discarded."""
 NONE_YET: Final = -1
 """The step before the first one: nothing is acknowledged, or discarded."""
-
-CURSOR: Final = ("flow_id", "output", "consumer", "step", "at")
-"""The columns of a cursor."""
 
 
 class ResultsOf(Protocol):
@@ -87,15 +83,13 @@ async def begin_cursor(
 async def move_cursor(
     session: AsyncSession, output: ResultsOf, consumer: str, *, step: int
 ) -> bool:
-    cursors = output.tables.cursors
-    bind = {"bind": bind_of(session, LeasedTable.of(output.tables.flow_model))}
+    cursors, connection = output.tables.cursors, await output.tables.connection(session)
     own = _own(output, consumer)
     moved = update(cursors).where(*own, cursors.c.step < step).values(step=step, at=database_now())
-    done = await execute(session, moved, bind_arguments=bind)
-    if cast("CursorResult[Any]", done).rowcount:
+    if (await connection.execute(moved)).rowcount:
         return True
     # Its row may have been deleted, and there is none before the first discard.
-    return await _add(await session.connection(bind), output, consumer, step=step)
+    return await _add(connection, output, consumer, step=step)
 
 
 async def lock_discarding(connection: AsyncConnection, output: ResultsOf) -> None:
@@ -116,12 +110,11 @@ def _own(output: ResultsOf, consumer: str) -> tuple[ColumnElement[bool], ...]:
 
 async def _add(connection: AsyncConnection, output: ResultsOf, consumer: str, *, step: int) -> bool:
     """Add a cursor; return whether there was none."""
-    dialect = BULK.of(connection)
-    now = await connection.scalar(select(database_now()))
-    inserted = dialect.insert(output.tables.cursors, CURSOR).on_conflict_do_nothing()
-    row = (output.flow_id, output.name, consumer, step, now)
-    done = await connection.execute(inserted, dialect.insert_parameters(CURSOR, [row]))
-    return cast("CursorResult[Any]", done).rowcount > 0
+    cursors = output.tables.cursors
+    new = BULK.of(connection).insert_unless_there(cursors, list(cursors.primary_key))
+    own = {"flow_id": output.flow_id, "output": output.name, "consumer": consumer}
+    done = await connection.execute(new.values(**own, step=step, at=database_now()))
+    return bool(done.rowcount)
 
 
 # ---------------------------------------------------------------- needs
@@ -159,13 +152,6 @@ async def first_kept_result(
     return first
 
 
-async def first_needed_position(
-    connection: AsyncConnection, tables: StreamTables, source: str
-) -> int | None:
-    """Return the first position of a source that a flow may read again; None if none reads it."""
-    return min((await needed_positions(connection, tables, source)).values(), default=None)
-
-
 async def needed_positions(
     connection: AsyncConnection, tables: StreamTables, source: str
 ) -> dict[str, int]:
@@ -194,40 +180,34 @@ DISCARD_ROWS_MAX = 50_000
 async def discard(session: AsyncSession, output: ResultsOf, before: int) -> int:
     """Delete the results of steps before `before`; return how many."""
     # StillNeeded if they may be read.
-    tables = output.tables
-    bind = {"bind": bind_of(session, LeasedTable.of(tables.flow_model))}
+    connection, rows = await output.tables.connection(session), output.tables.outputs
     # Before anything is read: a flow that is being created may need what no flow has needed so far.
-    await lock_discarding(await session.connection(bind), output)
-    await _check(session, output, before, bind=bind)
-    rows = tables.outputs
+    await lock_discarding(connection, output)
+    await _check(connection, output, before)
     own = [rows.c.flow_id == output.flow_id, rows.c.output == output.name]
     below = [*own, rows.c.step < before]
     surplus = select(rows.c.step).where(*below).order_by(rows.c.step).offset(DISCARD_ROWS_MAX)
-    first_left = (await execute(session, surplus.limit(1), bind_arguments=bind)).scalar()
+    first_left = await connection.scalar(surplus.limit(1))
     if first_left is not None:
         lowest = select(func.min(rows.c.step)).where(*below)
-        first = (await execute(session, lowest, bind_arguments=bind)).scalar_one()
+        first = (await connection.execute(lowest)).scalar_one()
         # Whole steps, and one at least.
         before = max(first_left, first + 1)
     gone = [*own, rows.c.step < before]
-    newest = select(func.max(rows.c.step)).where(*gone)
-    last = (await execute(session, newest, bind_arguments=bind)).scalar()
+    last = await connection.scalar(select(func.max(rows.c.step)).where(*gone))
     if last is None:
         return 0
-    done = await execute(session, delete(rows).where(*gone), bind_arguments=bind)
+    done = await connection.execute(delete(rows).where(*gone))
     # Not the step before `before`: a consumer that has no results to read behind its cursor lacks
     # nothing.
     await move_cursor(session, output, DISCARDED, step=last)
-    return cast("CursorResult[Any]", done).rowcount
+    return done.rowcount
 
 
-async def _check(
-    session: AsyncSession, output: ResultsOf, before: int, *, bind: dict[str, Any]
-) -> None:
+async def _check(connection: AsyncConnection, output: ResultsOf, before: int) -> None:
     """Refuse what consumers need, and steps that are not complete."""
     tables, name = output.tables, f"{output.flow}/{output.name}"
     cursors, rows = tables.cursors, tables.outputs
-    connection = await session.connection(bind)
     end = await read_frontier(connection, tables, output.flow)
     if end is None or end < before:
         raise StillNeeded(source=name, step=end or 0, by="the flow itself, which has not done them")
@@ -243,7 +223,7 @@ async def _check(
         .order_by(cursors.c.step)
         .limit(1)
     )
-    slowest = (await execute(session, behind, bind_arguments=bind)).first()
+    slowest = (await connection.execute(behind)).first()
     if slowest is not None:
         who = f"the consumer {slowest.consumer!r}"
         raise StillNeeded(source=name, step=slowest.step + 1, by=who)

@@ -13,9 +13,9 @@ transaction. Each is a step of its own, within the bounds of a step.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -84,14 +84,8 @@ class SourceView:
 @dataclass(frozen=True, slots=True)
 class ShardProgress:
     step: int  # the step that it does next
-    is_held: bool = True
-    is_parked: bool = False  # it failed too often at `step`, and waits for a person
     # Its earliest timer; None if it has none, or if that is not known here
     timer_at: datetime | None = None
-
-    @property
-    def is_active(self) -> bool:
-        return self.is_held and not self.is_parked
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +111,8 @@ class Cut:
     now: datetime  # its time; never before that of an earlier step
     is_checkpoint: bool  # all shards write their state with it
     is_snapshot: bool  # and that state is kept until a later snapshot replaces it
-    # How many rows it has; where `SourceView.ahead` is a ``range``, at most
-    rows: int = field(compare=False)
+    # How many rows it has; where `SourceView.ahead` is a ``range``, at most. Not recorded
+    rows: int = field(default=0, compare=False)
     bytes: int = field(default=0, compare=False)  # how many these have, as far as sizes are known
 
 
@@ -142,26 +136,26 @@ class NoCut(Enum):
 def plan_cut(
     flow: FlowCuts,
     sources: Sequence[SourceView],
-    shards: Iterable[ShardProgress],
+    shards: Sequence[ShardProgress],
     *,
     clock: datetime,
     checkpoint: Checkpoint,
     bounds: CutBounds = DEFAULT_BOUNDS,
 ) -> Cut | NoCut:
     """Return the next cut, or why there is none."""
-    # `shards` are those that are known here; all that are held, if steps are not to run ahead.
+    # `shards` are those that are known here, held and not parked; all such, if steps are not to run
+    # ahead.
     # `clock` is the time of the database, so that all replicas have one.
     if not flow.is_running:
         return NoCut.NOT_RUNNING
-    active = [shard for shard in shards if shard.is_active]
-    if any(flow.next_step - shard.step >= bounds.steps_ahead_max for shard in active):
+    if any(flow.next_step - shard.step >= bounds.steps_ahead_max for shard in shards):
         return NoCut.TOO_FAR_AHEAD
     now = clock if flow.now is None else max(clock, flow.now)
     upto, rows, size = _reach(sources, bounds)
     is_snapshot = _may_snapshot(flow)
     is_checkpoint = is_snapshot or _is_checkpoint(flow, checkpoint, now)
     is_wanted = is_snapshot or flow.checkpoint_requested or _is_overdue(flow, checkpoint, now)
-    if not (rows or is_wanted or any(_has_timer_due(shard, flow, now) for shard in active)):
+    if not (rows or is_wanted or any(_has_timer_due(shard, flow, now) for shard in shards)):
         return NoCut.NOTHING_NEW
     return Cut(flow.next_step, upto, now, is_checkpoint, is_snapshot, rows=rows, bytes=size)
 
@@ -220,11 +214,6 @@ def _span(source: SourceView) -> tuple[int, int]:
     return begin, max(begin, bisect_right(source.ahead, source.mark))
 
 
-def rows_ahead(sources: Iterable[SourceView]) -> int:
-    """Return how many rows are known behind the last cut, up to the marks."""
-    return sum(end - begin for begin, end in map(_span, sources))
-
-
 def row_shares(available: Sequence[int], most: int) -> list[int]:
     """Return the share of each source: all of those that have few, equal parts of the others."""
     shares, left = [0] * len(available), most
@@ -241,12 +230,19 @@ def _is_checkpoint(flow: FlowCuts, checkpoint: Checkpoint, now: datetime) -> boo
 
 
 def _is_overdue(flow: FlowCuts, checkpoint: Checkpoint, now: datetime) -> bool:
-    """Whether steps without a checkpoint are older than they may get, also if nothing comes."""
+    at = overdue_at(flow, checkpoint)
+    return at is not None and at <= now
+
+
+def overdue_at(flow: FlowCuts, checkpoint: Checkpoint) -> datetime | None:
+    """Return when a checkpoint is to be made though nothing comes; None if never."""
     before = -1 if flow.checkpoint_step is None else flow.checkpoint_step
-    if checkpoint.seconds is None or flow.next_step - before <= 1:
-        return False
-    since = flow.checkpoint_at
-    return since is None or now - since >= timedelta(seconds=checkpoint.seconds)
+    # Where each step is one, none is asked for.
+    if checkpoint.steps == 1 or checkpoint.seconds is None or flow.next_step - before <= 1:
+        return None
+    # The step before the first one is as good as a checkpoint, of which no time is known.
+    since = datetime.min.replace(tzinfo=UTC) if flow.checkpoint_at is None else flow.checkpoint_at
+    return since + timedelta(seconds=checkpoint.seconds)
 
 
 def _may_snapshot(flow: FlowCuts) -> bool:
@@ -289,16 +285,16 @@ def rows_looked_at(step_rows_max: int) -> int:
 def plan_cuts(
     flow: FlowCuts,
     sources: Sequence[SourceView],
-    shards: Iterable[ShardProgress],
+    shards: Sequence[ShardProgress],
     *,
     clock: datetime,
     checkpoint: Checkpoint,
     bounds: CutBounds = DEFAULT_BOUNDS,
 ) -> list[Cut] | NoCut:
     """Return the next cut, and behind it further ones that are full; or why there is none."""
-    progress, cuts = list(shards), list[Cut]()
+    cuts = list[Cut]()
     while True:
-        plan = plan_cut(flow, sources, progress, clock=clock, checkpoint=checkpoint, bounds=bounds)
+        plan = plan_cut(flow, sources, shards, clock=clock, checkpoint=checkpoint, bounds=bounds)
         if isinstance(plan, NoCut):
             return cuts or plan
         if cuts and _is_too_much([*cuts, plan], bounds):
@@ -306,7 +302,8 @@ def plan_cuts(
         cuts.append(plan)
         flow, sources = _behind(flow, sources, plan)
         # What does not fill a step may get more rows until that is cut.
-        is_full = rows_ahead(sources) >= bounds.step_rows_max
+        ahead = sum(end - begin for begin, end in map(_span, sources))
+        is_full = ahead >= bounds.step_rows_max
         # Steps that are done together end at a snapshot.
         if plan.is_snapshot or not is_full or len(cuts) == STEPS_TOGETHER_MAX:
             return cuts

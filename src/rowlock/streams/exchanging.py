@@ -18,17 +18,17 @@ from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import and_, or_, select, true
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.spi import BULK, Fenced, LeasedTable, fence
+from rowlock.spi import BULK, Fenced, PipelineContext, fence
 from rowlock.stream_errors import ShardStateError
 from rowlock.streams.computing.hashing import BUCKETS, BucketRange, digest_of, merged
 from rowlock.streams.computing.rows import Decoder, SentMessages, SourceRows, divide
-from rowlock.streams.dialects.stream_dialect import write_rows
-from rowlock.streams.flow_view import Transact
+from rowlock.streams.dialects.stream_dialect import has_all, write_rows
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.replicas import OwnShard
 from rowlock.streams.shards.slow_calls import in_thread
+from rowlock.streams.tables import StreamDatabase
 
 PARCEL_BYTES = 64 * 1024
 """A parcel that is longer is written in several rows, each for a part of the buckets."""
@@ -101,7 +101,7 @@ def are_complete(senders: Iterable[BucketRange]) -> bool:
     if sum(each.width for each in ranges) > BUCKETS:
         shown = ", ".join(map(str, sorted(ranges)))
         raise ShardStateError(f"messages of one step came twice, from the buckets {shown}")
-    return merged(ranges) == [(0, BUCKETS)]
+    return has_all(ranges)
 
 
 def arrived(
@@ -157,12 +157,11 @@ class _Written(NamedTuple):
 
 
 class Exchange:
-    def __init__(self, program: FlowProgram, leased: LeasedTable, transact: Transact) -> None:
+    def __init__(self, program: FlowProgram, context: PipelineContext[Any]) -> None:
         self._program = program
         self._table = program.tables.exchange
-        self._leased = leased
-        self._transact = transact
-        self._step = leased.column("step")
+        self._leased = context.leased
+        self._database = StreamDatabase(context.transact)
 
     async def read_sent(self, connection: AsyncConnection, shards: Sequence[OwnShard]) -> None:
         """Read which messages shards have sent that were just opened."""
@@ -195,12 +194,10 @@ class Exchange:
             for row in rows
             if (row.step, stage.name) in row.shard.sent and row.step >= row.shard.step
         ]
-
-        async def write(session: AsyncSession, connection: AsyncConnection) -> frozenset[Any]:
-            return await self._write(connection, stage, new)
-
         if new:
-            tokens = await self._transact(write, purpose="send messages")
+            tokens = await self._database.write(
+                "send messages", lambda connection: self._write(connection, stage, new)
+            )
             for shard in {row.shard: None for row in new}:
                 if shard.item.lock_token not in tokens:
                     shard.drop()
@@ -211,10 +208,8 @@ class Exchange:
     async def _write(
         self, connection: AsyncConnection, stage: ReceivingStage, rows: Sequence[_Written]
     ) -> frozenset[Any]:
-        shards = {row.shard: None for row in rows}
-        fenced = [
-            Fenced(shard.item, {}, unless_changed={self._step: shard.step}) for shard in shards
-        ]
+        shards, step = {row.shard: None for row in rows}, self._leased.column("step")
+        fenced = [Fenced(shard.item, {}, unless_changed={step: shard.step}) for shard in shards]
         # Before anything else: the next holder of a shard reads what it has sent, and then sends.
         tokens = await fence(connection, self._leased, fenced, waits=True)
         values = [
@@ -245,10 +240,10 @@ class Exchange:
             own.lo.in_({row.shard.range.lo for row in rows}),
         )
 
-        async def read(session: AsyncSession, connection: AsyncConnection) -> Sequence[Any]:
+        async def read(connection: AsyncConnection) -> Sequence[Any]:
             return (await connection.execute(found)).all()
 
-        before = await self._transact(read, purpose="compare messages", writes=False)
+        before = await self._database.read("compare messages", read)
         sent = {(row.step, row.lo, row.to_lo): row.payload for row in before}
         return {
             row.shard: f"the messages to {stage.name!r} have the digest"
@@ -263,7 +258,7 @@ class Exchange:
         """Return what `shards` got in `steps`; None as long as a shard of the flow has not sent."""
         ranges = [shard.range for shard in shards]
 
-        async def read(session: AsyncSession, connection: AsyncConnection) -> Sequence[Any] | None:
+        async def read(connection: AsyncConnection) -> Sequence[Any] | None:
             if not await self._are_there(connection, stage, steps):
                 return None
             own = self._table.c
@@ -272,7 +267,7 @@ class Exchange:
             )
             return (await connection.execute(found.order_by(own.lo, own.to_lo))).all()
 
-        rows = await self._transact(read, purpose="receive messages", writes=False)
+        rows = await self._database.read("receive messages", read)
         if rows is None:
             return None
         found = rows

@@ -10,17 +10,15 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import hint_after_commit
 from rowlock.errors import ConfigurationError
-from rowlock.spi import LeasedTable, bind_of
 from rowlock.streams import flow_row
 from rowlock.streams.computing.compute import DEAD_LETTERS, DeadEvent
 from rowlock.streams.folds import FoldModel
 from rowlock.streams.inputs.event_log import Appended
 from rowlock.streams.inputs.step_inputs import (
-    FlowSources,
     StepInputs,
     StepPart,
     Verification,
@@ -148,7 +146,6 @@ class StreamFlow(StreamStage[E]):
                 stages=self._stages.complete(outputs),
                 exchanges=self._stages.exchanges,
                 outputs=outputs,
-                folds=self._stages.folds,
             )
         return self._program
 
@@ -263,7 +260,8 @@ class StreamFlow(StreamStage[E]):
     async def status(self, session: AsyncSession) -> StreamStatus:
         """Return how far the flow is, and what it waits for; joins the caller's transaction."""
         # A process that only reads has no handlers, so as the flow is declared there.
-        return await status_of(await self._connection(session), self._program or self._declared)
+        connection = await self._declared.tables.connection(session)
+        return await status_of(connection, self._program or self._declared)
 
     async def inputs_of(self, session: AsyncSession, step: int) -> StepInputs[E]:
         """Return the events of a step; joins the caller's transaction.
@@ -274,7 +272,8 @@ class StreamFlow(StreamStage[E]):
             ValueError: an event cannot be read any more.
             ConfigurationError: it is no number of a step.
         """
-        return await inputs_of(await self._connection(session), self._readable, step)
+        connection = await self._declared.tables.connection(session)
+        return await inputs_of(connection, self._declared.readable, step)
 
     async def parts_of(self, session: AsyncSession, step: int) -> list[StepPart]:
         """Return what is recorded of a step, shard by shard; joins the caller's transaction.
@@ -282,7 +281,8 @@ class StreamFlow(StreamStage[E]):
         Raises:
             ConfigurationError: it is no number of a step.
         """
-        return await parts_of(await self._connection(session), self._readable, step)
+        connection = await self._declared.tables.connection(session)
+        return await parts_of(connection, self._declared.readable, step)
 
     async def verify(
         self, sessions: async_sessionmaker[AsyncSession], first: int, last: int
@@ -301,7 +301,7 @@ class StreamFlow(StreamStage[E]):
             StepExpired: one of the steps, or an event of it, is kept no longer.
             ConfigurationError: these are no steps, or the last one is before the first.
         """
-        return await verify(sessions, self._readable, first=first, last=last)
+        return await verify(sessions, self._declared.readable, first=first, last=last)
 
     def snapshot(
         self, sessions: async_sessionmaker[AsyncSession], *, timeout: timedelta | float = 10
@@ -326,12 +326,3 @@ class StreamFlow(StreamStage[E]):
         """
         handlers = self._stages.handlers
         return snapshot_of(sessions, self._declared, handlers=handlers, timeout=timeout)
-
-    @property
-    def _readable(self) -> FlowSources:
-        declared = self._declared
-        return FlowSources(declared.name, declared.id, declared.sources, declared.tables)
-
-    async def _connection(self, session: AsyncSession) -> AsyncConnection:
-        leased = LeasedTable.of(self._declared.tables.flow_model)
-        return await session.connection({"bind": bind_of(session, leased)})

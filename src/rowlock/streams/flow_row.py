@@ -9,22 +9,22 @@ nothing waits for an answer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import CursorResult, delete, func, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import database_now, hint_after_commit
 from rowlock.errors import ConfigurationError, PipelineError, shorten
-from rowlock.execution import execute
 from rowlock.logs import get_logger
-from rowlock.spi import LeasedTable, bind_of, database_instant
+from rowlock.spi import database_instant
 from rowlock.stream_errors import FlowChangedError
-from rowlock.streams.flow_view import BEFORE_FIRST, Transact, check_shards
+from rowlock.streams.flow_view import BEFORE_FIRST, check_shards
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.settings import check_whole_number
 from rowlock.streams.shards.layout import DynamicShards, check_number, even_layout
+from rowlock.streams.tables import StreamDatabase, Transact
 
 NEVER_STARTED: Final = "new"
 """The state of a flow that has no row."""
@@ -74,15 +74,12 @@ DECLARATION_CHARS_MAX: Final = 20_000
 
 async def ensure_flow(program: FlowProgram, transact: Transact) -> None:
     """Create the rows of a flow that is not there: all of them, or none."""
-
-    async def there(session: AsyncSession, connection: AsyncConnection) -> bool:
-        return await _is_there(connection, program)
-
-    if await transact(there, purpose="look for a flow", writes=False):
+    database = StreamDatabase(transact)
+    if await database.read("look for a flow", lambda one: _is_there(one, program)):
         return
-    upto = await _positions(program, transact)
+    upto = await database.read("look where a flow begins", lambda one: _positions(one, program))
 
-    async def create(session: AsyncSession, connection: AsyncConnection) -> dict[str, int]:
+    async def create(connection: AsyncConnection) -> dict[str, int]:
         # First: another replica may be making it, with its row and its shards in one transaction.
         absence = await absence_of(connection, program)
         if await _is_there(connection, program):
@@ -99,10 +96,10 @@ async def ensure_flow(program: FlowProgram, transact: Transact) -> None:
         return begins
 
     try:
-        begins = await transact(create, purpose="create a flow")
+        begins = await database.write("create a flow", create)
     except IntegrityError:
         # Another replica did it at this moment; and if that is not why, it is refused again.
-        begins = await transact(create, purpose="create a flow")
+        begins = await database.write("create a flow", create)
     for name, position in begins.items():
         if position and not program.from_now:
             logger.warning(
@@ -112,16 +109,13 @@ async def ensure_flow(program: FlowProgram, transact: Transact) -> None:
             )
 
 
-async def _positions(program: FlowProgram, transact: Transact) -> dict[str, int]:
-    async def look(session: AsyncSession, connection: AsyncConnection) -> dict[str, int]:
-        return {
-            name: (await source.watcher().look(connection, recorded=0)).newest
-            if program.from_now
-            else await source.begins_after(connection)
-            for name, source in program.sources.items()
-        }
-
-    return await transact(look, purpose="look where a flow begins", writes=False)
+async def _positions(connection: AsyncConnection, program: FlowProgram) -> dict[str, int]:
+    return {
+        name: (await source.watcher().look(connection, recorded=0)).newest
+        if program.from_now
+        else await source.begins_after(connection)
+        for name, source in program.sources.items()
+    }
 
 
 async def _is_there(connection: AsyncConnection, program: FlowProgram) -> bool:
@@ -177,8 +171,7 @@ async def reshard(session: AsyncSession, program: FlowProgram, shards: int) -> i
     if isinstance(program.shards, DynamicShards):
         raise ConfigurationError(f"the flow {program.name!r} finds its number of shards itself")
     next_step = await change(session, program, {"shards_wanted": shards})
-    connection = await session.connection(_bind_arguments(session, program))
-    await check_shards(connection, program.tables, program.name)
+    await check_shards(await program.tables.connection(session), program.tables, program.name)
     return next_step
 
 
@@ -186,11 +179,10 @@ async def unpark(session: AsyncSession, program: FlowProgram, shard: int | None 
     """Have parked shards tried again, or the one that begins with a bucket, with the states that
     are there; return how many there were.
     """
-    if shard is not None:
-        check_whole_number(shard, "the first bucket of a shard")
     shards = program.tables.shards
     parked = [shards.c.flow_id == program.id, shards.c.parked_at.is_not(None)]
     if shard is not None:
+        check_whole_number(shard, "the first bucket of a shard")
         parked.append(shards.c.lo == shard)
     values = {
         "parked_at": None,
@@ -200,28 +192,18 @@ async def unpark(session: AsyncSession, program: FlowProgram, shard: int | None 
         "state_keys": None,
         "due_at": database_now(),
     }
-    done = await execute(
-        session,
-        update(shards).where(*parked).values(values),
-        bind_arguments=_bind_arguments(session, program),
-    )
+    connection = await program.tables.connection(session)
+    done = await connection.execute(update(shards).where(*parked).values(values))
     hint_after_commit(session, program.shards_topic, program.topic)
-    return cast("CursorResult[Any]", done).rowcount
+    return done.rowcount
 
 
 async def change(session: AsyncSession, program: FlowProgram, values: Mapping[str, Any]) -> int:
     """Write a command into the row; return the first step that is not cut then."""
-    flows = program.tables.flows
-    bind = _bind_arguments(session, program)
-    own = flows.c.id == program.id
-    await execute(session, update(flows).where(own).values(dict(values)), bind_arguments=bind)
-    found = await execute(session, select(flows.c.next_step).where(own), bind_arguments=bind)
-    next_step: int | None = found.scalar()
+    flows, connection = program.tables.flows, await program.tables.connection(session)
+    changed = update(flows).where(flows.c.id == program.id).values(dict(values))
+    next_step: int | None = await connection.scalar(changed.returning(flows.c.next_step))
     if next_step is None:
-        raise await no_row(await session.connection(bind), program)
+        raise await no_row(connection, program)
     hint_after_commit(session, program.shards_topic, program.topic)
     return next_step
-
-
-def _bind_arguments(session: AsyncSession, program: FlowProgram) -> dict[str, Any]:
-    return {"bind": bind_of(session, LeasedTable.of(program.tables.flow_model))}

@@ -57,7 +57,7 @@ from rowlock.streams.computing.handlers import (
     name_of,
 )
 from rowlock.streams.computing.hashing import Key, key_text
-from rowlock.streams.dialects.stream_dialect import FOLDS, KeyedTable
+from rowlock.streams.dialects.stream_dialect import FOLDS, KeyedTable, python_type
 from rowlock.streams.key_states import StageCache
 
 _READ: dict[type, Callable[[str], Any]] = {
@@ -204,7 +204,7 @@ class FoldModel:
 
     def _reader(self, name: str) -> Callable[[str], Any]:
         type_ = self.columns[name].type
-        kind: Any = datetime if isinstance(type_, UtcDateTime) else _python_type(type_)
+        kind: Any = datetime if isinstance(type_, UtcDateTime) else python_type(type_)
         found = next((read for each, read in _READ.items() if issubclass(kind, each)), None)
         is_strange = found is None or issubclass(kind, bool) or isinstance(type_, EnumType)
         if is_strange or (keeps_time(type_) and not isinstance(type_, UtcDateTime)):
@@ -263,14 +263,6 @@ def _problem_with_key(column: Column[Any]) -> str:
             " collation"
         )
     return ""
-
-
-def _python_type(type_: Any) -> type:
-    try:
-        kind: type = type_.python_type
-    except NotImplementedError:
-        return object
-    return kind
 
 
 def _is_same(column: Column[Any], value: Any, before: Any) -> bool:
@@ -411,7 +403,7 @@ class FoldTable:
         self.model = model
         columns = tuple(model.columns.values())
         keys = tuple(model.columns[name] for name in model.keys)
-        self._table = KeyedTable(model.table, keys, columns)
+        self._table = KeyedTable(model.table, keys, columns, is_marked=not is_cached)
 
     async def read(self, connection: AsyncConnection, keys: Iterable[str]) -> dict[str, KeyState]:
         """Return the rows that are there, by the texts of their keys."""
@@ -438,14 +430,13 @@ class FoldTable:
     def is_written(self, cache: StageCache) -> None:
         """Note that the database has all rows of a shard that steps have changed."""
         written = cache.states(tuple(cache.dirty))
-        cache.written(written)
-        # What the model or the database has given to a new row is not known here.
-        cache.forget(key for key, state in written.items() if self._lacks_some(state.value))
-        for state in written.values():
-            state.value.stored = StoredRow(state.value.values, None)
-
-    def _lacks_some(self, row: FoldedRow) -> bool:
-        return row.stored is None and any(row.values[name] is None for name in self.model.given)
+        cache.dirty.clear()
+        for key, state in written.items():
+            row = state.value
+            if row.stored is None and any(row.values[name] is None for name in self.model.given):
+                # What the model or the database has given to a new row is not known here.
+                cache.forget((key,))
+            row.stored = StoredRow(row.values, None)
 
     def _texts(self, keys: Iterable[str]) -> dict[tuple[Any, ...], str]:
         """Return the texts of keys by the primary keys of their rows."""
@@ -463,55 +454,49 @@ class FoldTable:
         """Insert new rows, by equal sets of columns; return how many were there already."""
         alike: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
         for row in rows:
-            given = {name: value for name, value in row.values.items() if self._is_set(name, value)}
+            given = {
+                name: value
+                for name, value in row.values.items()
+                # Otherwise it gets what the model and the database give.
+                if value is not None or self.model.columns[name].type.should_evaluate_none
+            }
             self._check(connection, given)
             alike.setdefault(tuple(given), []).append(tuple(given.values()))
         missing = 0
         for names, values in alike.items():
-            keys = self._columns(names)
-            done = await FOLDS.of(connection).insert(
+            keys = [self.model.columns[name].key for name in names]
+            missing += len(values) - await FOLDS.of(connection).insert(
                 connection, self._table, names=keys, rows=values
             )
-            missing += len(values) - done
         return missing
 
     async def _update(self, connection: AsyncConnection, rows: Sequence[FoldedRow]) -> int:
         """Update rows in all columns that changed in any; return how many are not as they were."""
-        changed: dict[str, None] = {}
-        given = []
+        columns, changed, given = self.model.columns, set[str](), []
         for row in rows:
             assert row.stored is not None
             own = self.model.changed(row.values, row.stored.values)
             if own:
                 self._check(connection, {name: row.values[name] for name in own})
-                changed.update(dict.fromkeys(own))
-                given.append(row)
+                changed.update(own)
+                mark = () if self.is_cached else (row.stored.mark,)
+                given.append((row.values, mark))
         if not given:
             return 0
-        names, is_marked = sorted(changed), not self.is_cached
-        values = [self._row(row, names, is_marked=is_marked) for row in given]
-        done = await FOLDS.of(connection).update(
-            connection, self._table, names=self._columns(names), rows=values, marked=is_marked
+        names = sorted(changed)
+        return len(given) - await FOLDS.of(connection).update(
+            connection,
+            self._table,
+            names=[columns[name].key for name in names],
+            rows=[
+                (*(row[name] for name in self.model.keys), *mark, *(row[name] for name in names))
+                for row, mark in given
+            ],
         )
-        return len(values) - done
 
     def _check(self, connection: AsyncConnection, values: Mapping[str, Any]) -> None:
         by_column = {self.model.columns[name]: value for name, value in values.items()}
         check_kept(self.model.name, by_column, connection.dialect)
-
-    def _row(self, row: FoldedRow, names: Sequence[str], *, is_marked: bool) -> tuple[Any, ...]:
-        assert row.stored is not None
-        key = [row.values[name] for name in self.model.keys]
-        mark = [row.stored.mark] if is_marked else []
-        return (*key, *mark, *(row.values[name] for name in names))
-
-    def _is_set(self, name: str, value: Any) -> bool:
-        """Whether a new row gets `value`, or what the model and the database give otherwise."""
-        return value is not None or self.model.columns[name].type.should_evaluate_none
-
-    def _columns(self, names: Iterable[str]) -> list[str]:
-        columns: Mapping[str, Any] = self.model.columns
-        return [columns[name].key for name in names]
 
     def _mistaken(self, key: tuple[Any, ...]) -> ModelError:
         columns = ", ".join(self.model.keys)
@@ -523,22 +508,17 @@ class FoldTable:
         return ModelError(msg, model=self.model.name)
 
 
-class FoldStage:
-    """A fold into rows of one model, by `by` or else by the key of events."""
+def fold_handler(
+    rows: FoldTable, call: FoldHandler[Any, Any], by: GroupKey[Any] | None
+) -> StageHandler:
+    """Return the handler that folds into `rows`, by `by` or else by the key of events."""
+    check_handler(call, "fold")
 
-    def __init__(self, model: type[Any], *, by: GroupKey[Any] | None, cache: bool) -> None:
-        known = FoldModel(model, is_keyed_by_host=by is not None, is_cached=cache)
-        self.table = FoldTable(known, is_cached=cache)
-        self._codec = FoldCodec(known)
-        self._by = None if by is None else known.checked(by)
+    @wraps(call, updated=())
+    def change(step: StepContext, held: HeldRow, events: list[Any]) -> None:
+        # What it returns is looked at: a fold returns nothing.
+        return call(step, held.row, events)
 
-    def handler(self, call: FoldHandler[Any, Any]) -> StageHandler:
-        check_handler(call, "fold")
-
-        @wraps(call, updated=())
-        def change(step: StepContext, held: HeldRow, events: list[Any]) -> None:
-            # What it returns is looked at: a fold returns nothing.
-            return call(step, held.row, events)
-
-        codec = self._codec
-        return StageHandler(name_of(call), "fold", change, codec, by=self._by, fresh=codec.fresh)
+    codec, group = FoldCodec(rows.model), None if by is None else rows.model.checked(by)
+    more: dict[str, Any] = {"by": group, "fresh": codec.fresh, "rows": rows}
+    return StageHandler(name_of(call), "fold", change, codec, **more)

@@ -28,14 +28,13 @@ from sqlalchemy import (
     func,
     or_,
     select,
-    tuple_,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.spi import BULK, BulkDialect, kept_statement
 from rowlock.streams.computing.compute import NO_STATE, KeyState
 from rowlock.streams.computing.hashing import BucketRange
-from rowlock.streams.dialects.stream_dialect import in_ranges, write_rows
+from rowlock.streams.dialects.stream_dialect import delete_some, in_ranges, write_rows
 
 STALE_MAX = 64
 """So many more entries than timers may stand in the heap, beside one for each, before it is made
@@ -108,9 +107,6 @@ class StageCache:
             self.timers.set(key, state.timer_at)
         self.dirty.update(states)
 
-    def written(self, keys: Iterable[str]) -> None:
-        self.dirty.difference_update(keys)
-
     def forget(self, keys: Iterable[str]) -> None:
         for key in keys:
             del self._states[key]
@@ -164,18 +160,9 @@ class ShardCache:
 STATES_COUNTED_MAX = 10_000
 """So many states of a shard are counted at most."""
 TIMERS_READ_MAX = 10_000
-"""Most timers of a replica that are read at once; the next ones are read when these are over."""
+"""Most timers of a shard that are read at once; the next ones are read when these are over."""
 
-_WRITTEN = (
-    "flow_id",
-    "name",
-    "key",
-    "bucket",
-    "version",
-    "value",
-    "timer_at",
-    "snapshot_version",
-)
+_WRITTEN = ("flow_id", "name", "key", "bucket", "version", "value", "timer_at", "snapshot_version")
 
 
 class PageBounds(NamedTuple):
@@ -196,7 +183,6 @@ class StateWrite(NamedTuple):
 class StoredTimer(NamedTuple):
     name: str
     key: str
-    bucket: int
     at: datetime
 
 
@@ -235,10 +221,8 @@ async def count_states(
         own.flow_id == flow_id, in_ranges(own.bucket, [buckets]), has_state
     )
     found = some.limit(STATES_COUNTED_MAX).subquery().c.version
-    keys, newest = tuple(
-        (await connection.execute(select(func.count(found), func.max(found)))).one()
-    )
-    return CountedStates(keys, newest or 0)
+    counted = select(func.count(found), func.coalesce(func.max(found), 0))
+    return CountedStates(*(await connection.execute(counted)).one())
 
 
 async def read_timers(
@@ -246,15 +230,15 @@ async def read_timers(
     table: Table,
     flow_id: int,
     *,
-    ranges: Sequence[BucketRange],
+    buckets: BucketRange,
     after: datetime | None,
 ) -> list[StoredTimer]:
     """Return the earliest timers later than `after`, and all of the last one's time."""
-    columns = (table.c.name, table.c.key, table.c.bucket, table.c.timer_at)
+    columns = (table.c.name, table.c.key, table.c.timer_at)
     of_flow = [
         table.c.flow_id == flow_id,
         table.c.timer_at.is_not(None),
-        in_ranges(table.c.bucket, ranges),
+        in_ranges(table.c.bucket, [buckets]),
     ]
     if after is not None:
         of_flow.append(table.c.timer_at > after)
@@ -277,16 +261,7 @@ async def write_states(
     if kept:
         statement = kept_statement(table, (write_states, dialect), lambda: _upsert(dialect, table))
         rows = [
-            (
-                flow_id,
-                one.name,
-                one.key,
-                one.bucket,
-                one.version,
-                one.state.value,
-                one.state.timer_at,
-                one.snapshot,
-            )
+            (flow_id, one.name, one.key, one.bucket, one.version, *one.state, one.snapshot)
             for one in kept
         ]
         await write_rows(connection, statement, names=_WRITTEN, rows=rows, text="value")
@@ -381,14 +356,5 @@ async def drop_empty(
 ) -> int:
     """Delete rows of keys without a state that no snapshot needs; return how many."""
     own = table.c
-    key = (own.name, own.key)
-    is_empty = and_(
-        own.flow_id == flow_id,
-        own.value.is_(None),
-        own.timer_at.is_(None),
-        own.version <= before,
-    )
-    empty = select(*key).where(is_empty).limit(limit)
-    # Asked again of the row itself: a step may have written a state since the list was made.
-    gone = await connection.execute(delete(table).where(is_empty, tuple_(*key).in_(empty)))
-    return gone.rowcount
+    is_empty = and_(own.value.is_(None), own.timer_at.is_(None), own.version <= before)
+    return await delete_some(connection, table, limit, own.flow_id == flow_id, is_empty)

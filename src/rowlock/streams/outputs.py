@@ -6,22 +6,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from sqlalchemy import (
-    Column,
-    Index,
-    PrimaryKeyConstraint,
-    Table,
-    UniqueConstraint,
-    insert,
-)
+from sqlalchemy import Column, Index, PrimaryKeyConstraint, UniqueConstraint, insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.errors import ConfigurationError
 from rowlock.spi import BULK, attributes_of, check_kept, mapper_of, single_table
 from rowlock.streams.computing.encoding import Codec
-from rowlock.streams.consumers import Consumer, FlowWait, StepOutput
+from rowlock.streams.consumers import Consumer, StepOutput
 from rowlock.streams.cursors import discard
 from rowlock.streams.dialects.stream_dialect import write_rows
 from rowlock.streams.inputs.source import Source
@@ -54,7 +47,7 @@ class Output(Generic[O]):
         codec: writes and reads the values.
         tables: of the wing.
         sources: what the flow reads, by name.
-        waits: waits for the flow; None where no other flow reads the output.
+        waits: waits for the flow (`FlowWaits`); None where no other flow reads the output.
         is_kept: results stay here, by step, for their readers.
     """
 
@@ -68,7 +61,7 @@ class Output(Generic[O]):
         *,
         tables: StreamTables,
         sources: Mapping[str, Source[Any]] = MappingProxyType({}),
-        waits: FlowWait | None = None,
+        waits: Any = None,
     ) -> None:
         self.name = name
         self.flow = flow
@@ -130,6 +123,7 @@ class Output(Generic[O]):
             ShardsMissingError: the row of a shard is missing, so no step is known to be whole.
             ConfigurationError: the name of the consumer is none, or `after` is no step.
         """
+        self._check_kept("read")
         return Consumer(self, sessions, name=consumer, after=after).steps(follow=follow)
 
     async def discard(self, session: AsyncSession, before: int) -> int:
@@ -145,8 +139,12 @@ class Output(Generic[O]):
             ShardsMissingError: as `consume`.
             ConfigurationError: `before` is no step.
         """
+        self._check_kept("delete")
         check_whole_number(before, "the first step whose results stay")
         return await discard(session, self, before)
+
+    def _check_kept(self, what: str) -> None:
+        """Refuse what is asked of results that are not kept here."""
 
 
 DEDUP_KEY = "dedup_key"
@@ -171,7 +169,8 @@ class TableOutput(Output[O]):
         self._model = model
         self._columns = attributes_of(mapper)
         self._required = [name for name, column in self._columns.items() if _is_required(column)]
-        self._unique = _outbox_rule(self.table)
+        rules = (*self.table.indexes, *self.table.constraints)
+        self._unique: Any = next(filter(_is_outbox_rule, rules), None)
 
     @property
     def is_outbox(self) -> bool:
@@ -217,20 +216,7 @@ class TableOutput(Output[O]):
         for some in alike.values():
             await connection.execute(statement, some)
 
-    def consume(
-        self,
-        sessions: async_sessionmaker[AsyncSession],
-        *,
-        consumer: str | None = None,
-        after: int | None = None,
-        follow: bool = True,
-    ) -> AsyncIterator[StepOutput[O]]:
-        self._refuse("read")
-
-    async def discard(self, session: AsyncSession, before: int) -> int:
-        self._refuse("delete")
-
-    def _refuse(self, what: str) -> NoReturn:
+    def _check_kept(self, what: str) -> None:
         raise ConfigurationError(
             f"results of {self.flow}/{self.name} are rows of {self.table.name}: {what} them there"
         )
@@ -243,10 +229,6 @@ def _is_required(column: Column[Any]) -> bool:
         or column is column.table.autoincrement_column
     )
     return not (column.nullable or column.default is not None or is_given_by_database)
-
-
-def _outbox_rule(table: Table) -> Any:
-    return next(filter(_is_outbox_rule, (*table.indexes, *table.constraints)), None)
 
 
 def _is_outbox_rule(one: Any) -> bool:

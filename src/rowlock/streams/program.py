@@ -9,7 +9,8 @@ step.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import sha256
 from inspect import isroutine
 from typing import Any, Generic, Literal, TypeGuard, TypeVar, get_args, overload
@@ -32,8 +33,9 @@ from rowlock.streams.computing.handlers import (
 )
 from rowlock.streams.computing.hashing import is_storable
 from rowlock.streams.cut_plan import Checkpoint
-from rowlock.streams.folds import FoldModel, FoldStage, FoldTable
+from rowlock.streams.folds import FoldModel, FoldTable, fold_handler
 from rowlock.streams.inputs.source import Source
+from rowlock.streams.inputs.step_inputs import FlowSources
 from rowlock.streams.outputs import Output
 from rowlock.streams.settings import FlowSettings
 from rowlock.streams.shards.layout import DynamicShards
@@ -61,7 +63,6 @@ class StreamStage(Generic[E]):
     def __init__(self, flow_name: str, stages: Stages) -> None:
         self.flow_name = flow_name
         self._handler: StageHandler | None = None
-        self._fold: FoldTable | None = None
         self._stages = stages
         stages.add(self)
 
@@ -135,12 +136,12 @@ class StreamStage(Generic[E]):
         check_fold(self.flow_name, self._stages.checkpoint)
         if isroutine(model):
             raise ConfigurationError("fold needs the model of its rows: write @flow.fold(Model)")
-        stage = FoldStage(model, by=by, cache=cache)
-        self._check_room(stage.table.model)
+        known = FoldModel(model, is_keyed_by_host=by is not None, is_cached=cache)
+        self._check_room(known)
+        rows = FoldTable(known, is_cached=cache)
 
         def register(call: FoldHandler[M, E]) -> FoldHandler[M, E]:
-            self._register(stage.handler(call))
-            self._fold = stage.table
+            self._register(fold_handler(rows, call, by))
             return call
 
         return register
@@ -246,20 +247,11 @@ class Stages:
             raise ConfigurationError(f"{flow} has an exchange {stage.name!r} already")
         self._stages.append(stage)
 
-    @property
-    def folds(self) -> dict[str, FoldTable]:
-        """The rows of stages that are folds, by the names of their handlers."""
-        return {
-            stage._handler.name: stage._fold
-            for stage in self._stages
-            if stage._fold is not None and stage._handler is not None
-        }
-
     def complete(self, outputs: Mapping[str, ResultTarget[Any]]) -> tuple[StageHandler, ...]:
         """Return the handlers with what they may emit and send to; nothing can be added then."""
         handlers = [self._handler_of(stage) for stage in self._stages]
-        for stage in self._stages[:-1]:
-            if stage._fold is not None and not stage._fold.is_cached:
+        for handler in handlers[:-1]:
+            if handler.rows is not None and not handler.rows.is_cached:
                 raise ConfigurationError(
                     f"a fold of the flow {self.flow_name!r} has stages behind it, and what it has"
                     " sent to them would not be what follows from a row that the host has changed"
@@ -353,8 +345,11 @@ class FlowProgram:
     from_now: bool  # a new flow begins with what is added after it was created
     settings: FlowSettings
     tables: StreamTables
-    # The rows of stages that are folds, by the names of their handlers
-    folds: Mapping[str, FoldTable] = field(default_factory=dict)
+
+    @cached_property
+    def folds(self) -> Mapping[str, FoldTable]:
+        """The rows of stages that are folds, by the names of their handlers."""
+        return {one.name: one.rows for one in self.stages if one.rows is not None}
 
     @property
     def id(self) -> int:
@@ -384,6 +379,11 @@ class FlowProgram:
     def shards_at_first(self) -> int:
         """How many shards a new flow has."""
         return self.shards.shards_for(1) if isinstance(self.shards, DynamicShards) else self.shards
+
+    @property
+    def readable(self) -> FlowSources:
+        """What its steps are read again from."""
+        return FlowSources(self.name, self.id, self.sources, self.tables)
 
     @property
     def description(self) -> str:

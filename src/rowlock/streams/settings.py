@@ -19,12 +19,7 @@ from rowlock.pipelines.construction import nearest
 from rowlock.pipelines.settings import MEANT_ALIKE
 from rowlock.spi import DURATION_MAX
 from rowlock.streams.computing.hashing import is_storable
-from rowlock.streams.cut_plan import (
-    DIRTY_KEYS_MAX,
-    STEP_BYTES_MAX,
-    STEP_ROWS_MAX,
-    STEPS_AHEAD_MAX,
-)
+from rowlock.streams.cut_plan import DIRTY_KEYS_MAX, STEP_BYTES_MAX, STEP_ROWS_MAX, STEPS_AHEAD_MAX
 from rowlock.streams.tables import NAME_CHARS_MAX
 
 ROWS_MAX: Final = 1_000_000
@@ -118,15 +113,10 @@ NUMBER_MAX: Final = 2**63 - 1
 
 def check_party(name: object, of: str) -> None:
     """Refuse what cannot be the name of a producer or a consumer."""
-    if not isinstance(name, str):
-        raise ConfigurationError(f"the name of {of} is a text, not {name!r:.100}")
-    if not 1 <= len(name) <= NAME_CHARS_MAX:
+    if not (isinstance(name, str) and 1 <= len(name) <= NAME_CHARS_MAX and is_storable(name)):
         raise ConfigurationError(
-            f"the name of {of} has 1 to {NAME_CHARS_MAX} characters, not {len(name)}"
-        )
-    if not is_storable(name):
-        raise ConfigurationError(
-            f"the name of {of}, {name!r:.100}, has a character that no database can store"
+            f"the name of {of} is a text of 1 to {NAME_CHARS_MAX} characters, all of which a"
+            f" database can store, not {name!r:.100}"
         )
 
 

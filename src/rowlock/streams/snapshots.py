@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, Final, NamedTuple, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 from sqlalchemy import and_, case, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
@@ -24,7 +24,7 @@ from rowlock import hint_after_commit
 from rowlock.clock import monotonic, rest, sleep
 from rowlock.errors import ConfigurationError
 from rowlock.logs import get_logger
-from rowlock.spi import LeasedTable, database_instant, in_transaction, is_transient
+from rowlock.spi import database_instant, is_transient
 from rowlock.stream_errors import NotProcessedYet, StoreClosedError, VersionNotFoundError
 from rowlock.streams.computing.compute import KeyState
 from rowlock.streams.computing.encoding import Codec
@@ -42,40 +42,20 @@ from rowlock.streams.key_states import PageBounds, read_snapshot
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.settings import seconds_of
 from rowlock.streams.status import NOTHING, flow_text, look_at
-from rowlock.streams.waits import LOOK_EVERY_S, LOOK_TIMEOUT, POLL_S
+from rowlock.streams.waits import LOOK_EVERY_S, POLL_S, ask_why
 from rowlock.tasks import finish
 
 logger = get_logger(__name__)
-
-T = TypeVar("T")
 
 NO_HOLDER: Final = "no replica holds a shard, so no snapshot is cut"
 NOT_KNOWN_YET: Final = "the snapshot of an earlier reader is kept, or no replica has cut this one"
 
 
-class _Look(NamedTuple):
-    version: int | None
-    is_kept: bool
-    frontier: int
-
-
 class SnapshotKeeping:
     def __init__(self, program: FlowProgram, sessions: async_sessionmaker[AsyncSession]) -> None:
         self._program = program
-        self._sessions = sessions
-        self._leased = LeasedTable.of(program.tables.flow_model)
-
-    async def transact(
-        self,
-        work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
-        *,
-        purpose: str,
-        writes: bool = True,
-        timeout: timedelta = LOOK_TIMEOUT,
-    ) -> T:
-        return await in_transaction(
-            self._sessions, self._leased, work, purpose=purpose, timeout=timeout, writes=writes
-        )
+        self.database = program.tables.opened_by(sessions)
+        self.pages = program.tables.opened_by(sessions, timeout=PAGE_TIMEOUT)
 
     async def acquire(self, timeout: timedelta | float) -> int:
         """Have a snapshot cut, and wait until all shards have written it; return its version."""
@@ -90,7 +70,7 @@ class SnapshotKeeping:
             async with asyncio.timeout(limit_s):
                 return await self._wait(asked_at)
         except TimeoutError:
-            reason = await self._reason()
+            reason = await ask_why(self.database, self._reason)
             await self._withdraw(asked_at)
             raise NotProcessedYet(
                 flow=self._program.name, what="the step of a snapshot", reason=reason
@@ -102,11 +82,9 @@ class SnapshotKeeping:
 
     async def release(self, version: int) -> None:
         """Read no more; the next snapshot may be cut if there is no other reader."""
-
-        async def work(session: AsyncSession, connection: AsyncConnection) -> None:
-            await self._release(session, connection, version)
-
-        await self._at_the_end(work)
+        await self._at_the_end(
+            lambda session, connection: self._release(session, connection, version)
+        )
 
     async def check(self, connection: AsyncConnection, version: int) -> None:
         """Refuse what was read in this transaction, unless the snapshot is kept still."""
@@ -133,7 +111,7 @@ class SnapshotKeeping:
                 raise await no_row(connection, self._program)
             return next_step
 
-        return await self.transact(work, purpose="request a snapshot")
+        return await self.database.transact(work, purpose="request a snapshot")
 
     async def _wait(self, asked_at: int) -> int:
         woken = asyncio.Event()
@@ -141,36 +119,35 @@ class SnapshotKeeping:
             while True:
                 woken.clear()
                 began = monotonic()
-                seen = await self._look(asked_at)
-                if seen is not None and seen.version is not None:
-                    if not seen.is_kept:
-                        raise VersionNotFoundError(flow=self._program.name, version=seen.version)
-                    if seen.frontier >= seen.version:
-                        return seen.version
+                if (version := await self._look(asked_at)) is not None:
+                    return version
                 await sleep(max(0.0, began + LOOK_EVERY_S - monotonic()))
-                await rest(woken, POLL_S)
+                if not woken.is_set():
+                    await rest(woken, POLL_S)
 
-    async def _look(self, asked_at: int) -> _Look | None:
-        async def work(session: AsyncSession, connection: AsyncConnection) -> _Look:
-            return await self._seen(connection, asked_at)
-
+    async def _look(self, asked_at: int) -> int | None:
         try:
-            return await self.transact(work, purpose="look for a snapshot", writes=False)
+            return await self.database.read(
+                "look for a snapshot", lambda connection: self._written(connection, asked_at)
+            )
         except Exception as error:
             if not is_transient(error):
                 raise
             return None
 
-    async def _seen(self, connection: AsyncConnection, asked_at: int) -> _Look:
+    async def _written(self, connection: AsyncConnection, asked_at: int) -> int | None:
+        """Return the version of a snapshot that all shards have written; None: not yet."""
         program, flows = self._program, self._program.tables.flows.c
         is_kept = flows.kept_until > database_instant()
         found = select(flows.kept_snapshot, is_kept).where(flows.id == program.id)
         last, kept = tuple((await connection.execute(found)).one())
         lowest = await read_frontier(connection, program.tables, program.name) or 0
         if last is None or last <= asked_at:
-            return _Look(None, is_kept=False, frontier=lowest)
+            return None
         version = await self._version(connection, asked_at)
-        return _Look(version, is_kept=bool(kept) and version == last, frontier=lowest)
+        if not kept or version != last:
+            raise VersionNotFoundError(flow=program.name, version=version)
+        return version if lowest >= version else None
 
     async def _version(self, connection: AsyncConnection, asked_at: int) -> int:
         """Return the version of the first snapshot cut since this reader asked."""
@@ -221,31 +198,23 @@ class SnapshotKeeping:
         self, work: Callable[[AsyncSession, AsyncConnection], Awaitable[None]]
     ) -> None:
         try:
-            await self.transact(work, purpose="end a snapshot")
+            await self.database.transact(work, purpose="end a snapshot")
         except Exception as error:
             if not is_transient(error):
                 raise
             text = "%(flow)s: a snapshot stays until its time is over"
             logger.warning(text, {"flow": self._program.name}, exc_info=error)
 
-    async def _reason(self) -> str:
-        async def work(session: AsyncSession, connection: AsyncConnection) -> str:
-            seen = await look_at(connection, self._program)
-            if seen is None:
-                return (await absence_of(connection, self._program)).text
-            if seen.state != "running":
-                return f"the flow is {seen.state}"
-            text = flow_text(seen)
-            if text != NOTHING:
-                return text
-            return NOT_KNOWN_YET if any(one.is_held for one in seen.shards) else NO_HOLDER
-
-        try:
-            return await self.transact(work, purpose="ask for a snapshot", writes=False)
-        except Exception as error:
-            if not is_transient(error):
-                raise
-            return "the database does not answer"
+    async def _reason(self, connection: AsyncConnection) -> str:
+        seen = await look_at(connection, self._program)
+        if seen is None:
+            return (await absence_of(connection, self._program)).text
+        if seen.state != "running":
+            return f"the flow is {seen.state}"
+        text = flow_text(seen)
+        if text != NOTHING:
+            return text
+        return NOT_KNOWN_YET if any(one.is_held for one in seen.shards) else NO_HOLDER
 
 
 # ---------------------------------------------------------------- snapshot
@@ -325,9 +294,7 @@ class StateSnapshot:
         if self.is_closed:
             raise StoreClosedError(flow=self._program.name, version=self.step)
 
-        async def work(
-            session: AsyncSession, connection: AsyncConnection
-        ) -> list[tuple[str, KeyState]]:
+        async def work(connection: AsyncConnection) -> list[tuple[str, KeyState]]:
             page = await read_snapshot(
                 connection,
                 self._program.tables.state,
@@ -340,9 +307,7 @@ class StateSnapshot:
             await self._keeping.check(connection, self.step)
             return page
 
-        return await self._keeping.transact(
-            work, purpose="read a snapshot", writes=False, timeout=PAGE_TIMEOUT
-        )
+        return await self._keeping.pages.read("read a snapshot", work)
 
     def _codec(self, name: str, stage: object, type_: Any) -> StateCodec:
         handler = self._handlers.get(name)

@@ -80,6 +80,7 @@ class FlowLook:
     begins_after: Mapping[str, int] = field(default_factory=dict)
     # Which step has other events than it was done with, in words; None: none is known
     differs: str | None = None
+    replicas: int = 0  # how many work on it
 
     @property
     def frontier(self) -> int:

@@ -235,21 +235,13 @@ LAST_STEPS = 64
 """In so many steps before the next one is looked for what took a shard how long."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What was seen of a flow, and how many replicas work on it."""
-
-    look: FlowLook
-    replicas: int
-
-
 class FlowLooker:
     def __init__(self, program: FlowProgram, *, present_for: timedelta) -> None:
         self._program = program
         self._present_for = present_for
         self._watches = {name: source.watcher() for name, source in program.sources.items()}
 
-    async def look(self, connection: AsyncConnection) -> Seen | None:
+    async def look(self, connection: AsyncConnection) -> FlowLook | None:
         """Look at the flow; None if it is not there; joins the caller's transaction."""
         flows = self._program.tables.flows
         names = ("state", "next_step", "upto", "frontier", "begins_after", "differs")
@@ -265,8 +257,7 @@ class FlowLooker:
         rows = await self._shards(connection)
         holding = {row.replica for row in rows if row.is_held}
         since = now - self._present_for
-        present = sum(one.seen_at > since or one.id in holding for one in replicas)
-        look = FlowLook(
+        return FlowLook(
             row.state,
             row.next_step,
             _shard_looks(rows, replicas, now),
@@ -275,8 +266,8 @@ class FlowLooker:
             recorded=row.frontier,
             begins_after=row.begins_after or {},
             differs=row.differs,
+            replicas=sum(one.seen_at > since or one.id in holding for one in replicas),
         )
-        return Seen(look, present)
 
     def _missing(self, shards: Sequence[Any]) -> str | None:
         try:
@@ -329,20 +320,10 @@ class FlowLooker:
         return (await connection.execute(found)).all()
 
     async def _shards(self, connection: AsyncConnection) -> Sequence[Any]:
-        c = self._program.tables.shards.c
-        found = select(
-            c.lo,
-            c.hi,
-            c.step,
-            c.version,
-            c.replica,
-            c.failures,
-            c.failed_step,
-            c.last_error,
-            c.parked_at,
-            lease_holds(self._program.tables).label("is_held"),
-        ).where(c.flow_id == self._program.id)
-        return (await connection.execute(found.order_by(c.lo))).all()
+        shards = self._program.tables.shards
+        is_held = lease_holds(self._program.tables).label("is_held")
+        found = select(shards, is_held).where(shards.c.flow_id == self._program.id)
+        return (await connection.execute(found.order_by(shards.c.lo))).all()
 
     async def _source(self, connection: AsyncConnection, name: str, upto: int) -> SourceLook:
         try:
@@ -396,10 +377,9 @@ async def look_at(connection: AsyncConnection, program: FlowProgram) -> FlowLook
     """Return what is seen of a flow now; None if it has no row yet."""
     looker = FlowLooker(program, present_for=PRESENT_FOR)
     seen = await looker.look(connection)
-    if seen is None:
-        return None
-    is_behind = seen.look.frontier < seen.look.next_step
-    return await looker.with_causes(connection, seen.look) if is_behind else seen.look
+    if seen is None or seen.frontier >= seen.next_step:
+        return seen
+    return await looker.with_causes(connection, seen)
 
 
 async def status_of(connection: AsyncConnection, program: FlowProgram) -> StreamStatus:

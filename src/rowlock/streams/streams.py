@@ -196,5 +196,4 @@ def _output_source(output: Output[Any], tables: StreamTables) -> OutputSource[An
         raise ConfigurationError(
             f"{name} is an output of other streams: a flow and what it reads are in one metadata"
         )
-    assert output.waits is not None
     return OutputSource(output, output.waits)

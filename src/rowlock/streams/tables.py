@@ -14,12 +14,12 @@ Not here: the tables of the host that are streams.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import timedelta
+from functools import cached_property, partial
 from hashlib import sha256
-from typing import Any, Final, Protocol, cast
-from uuid import UUID
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from sqlalchemy import (
     JSON,
@@ -43,11 +43,8 @@ from sqlalchemy import (
     table,
     text,
 )
-from sqlalchemy.orm import (
-    DeclarativeMeta,
-    MappedAsDataclass,
-    registry,
-)
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+from sqlalchemy.orm import DeclarativeMeta, MappedAsDataclass, registry
 from sqlalchemy.orm.decl_api import DeclarativeAttributeIntercept
 
 from rowlock import UtcDateTime, database_now
@@ -59,18 +56,22 @@ from rowlock.migrations import (
     schedule_columns,
     set_fillfactor,
 )
-from rowlock.spi import ROWS, mapper_of, partial_index_options, single_table
+from rowlock.spi import (
+    ROWS,
+    LeasedTable,
+    bind_of,
+    in_transaction,
+    mapper_of,
+    partial_index_options,
+    single_table,
+)
 from rowlock.streams.dialects.stream_dialect import KEEPS_COUNTING, POSITION, STREAMS, StreamDialect
+
+T = TypeVar("T")
 
 FLOWS: Final = "rowlock_stream_flows"
 SHARDS: Final = "rowlock_stream_shards"
-STEPS: Final = "rowlock_stream_steps"
-PARTS: Final = "rowlock_stream_parts"
 STATE: Final = "rowlock_stream_state"
-OUTPUTS: Final = "rowlock_stream_outputs"
-CURSORS: Final = "rowlock_stream_cursors"
-EXCHANGE: Final = "rowlock_stream_exchange"
-REPLICAS: Final = "rowlock_stream_replicas"
 LOG: Final = "rowlock_stream_log"
 APPENDS: Final = "rowlock_stream_appends"
 NAME_CHARS_MAX: Final = 255
@@ -84,12 +85,18 @@ these rows, and with room beside them no index is written.
 
 
 def _shards_checks() -> list[Column[Any]]:
-    return [Column("state_keys", BigInteger), Column("state_keys_at", BigInteger)]
+    return [
+        Column("state_keys", BigInteger),  # so many keys have a state, at least; null: not known
+        Column("state_keys_at", BigInteger),  # the version that they were counted at
+    ]
 
 
 def _flows_checks() -> list[Column[Any]]:
     return [
+        # By source, the position behind which it began; null: it is not known
         Column("begins_after", JSON),
+        # How the events of a step, `differs_at`, differ from those that it was done with; null:
+        # those of the last steps that were verified do not
         Column("differs", Text),
         Column("differs_at", BigInteger),
     ]
@@ -97,43 +104,57 @@ def _flows_checks() -> list[Column[Any]]:
 
 _TABLES: Final[dict[str, Callable[[], list[Column[Any]]]]] = {
     FLOWS: lambda: [
+        # Follows from the name (`key_of`)
         Column("id", BigInteger, primary_key=True, autoincrement=False),
         Column("name", String(NAME_CHARS_MAX), nullable=False, unique=True),
+        # Of its sources, stages, states and outputs: replicas with another one are refused
         Column("fingerprint", String(64), nullable=False),
-        Column("declaration", Text),
+        Column("declaration", Text),  # what that is of, in words; null: it is not known
+        # Of the replica that wrote it last
         Column("code_version", String(NAME_CHARS_MAX), nullable=False, server_default=text("''")),
+        # ``running``, ``paused`` or ``stopped``
         Column("state", String(16), nullable=False, server_default="running"),
+        # The first step that is not cut
         Column("next_step", BigInteger, nullable=False, server_default="0"),
-        Column("upto", JSON, nullable=False),
-        Column("now", UtcDateTime),
+        Column("upto", JSON, nullable=False),  # by source, the last position of the last step
+        Column("now", UtcDateTime),  # of the last step; null as long as there is none
         Column("checkpoint_requested", Boolean, nullable=False, server_default=false()),
-        Column("shards_wanted", Integer),
+        Column("shards_wanted", Integer),  # null: as many as there are
+        # The step at whose start the last snapshot is; null: there was none
         Column("kept_snapshot", BigInteger),
+        # It is kept for its readers, so many, no longer than this; null: it has none
         Column("kept_until", UtcDateTime),
         Column("kept_by", Integer, nullable=False, server_default="0"),
+        # How many readers wait for the next one
         Column("snapshots_requested", Integer, nullable=False, server_default="0"),
+        # Every shard has completed all steps below it, as the coordinator knows
         Column("frontier", BigInteger, nullable=False, server_default="0"),
-        Column("stalled", Text),
+        Column("stalled", Text),  # why the frontier does not advance; null: it does
         *_flows_checks(),
         *lock_columns(),
         *schedule_columns(),
     ],
     SHARDS: lambda: [
+        # Follows from the flow and `lo` (`key_of`)
         Column("id", BigInteger, primary_key=True, autoincrement=False),
         Column("flow_id", BigInteger, nullable=False),
+        # It computes the buckets from `lo` to below `hi`
         Column("lo", Integer, nullable=False),
         Column("hi", Integer, nullable=False),
+        # What it does next: results of all earlier steps are written
         Column("step", BigInteger, nullable=False, server_default="0"),
+        # The step at whose start its state in the database is; never above `step`
         Column("version", BigInteger, nullable=False, server_default="0"),
-        Column("snapshot", BigInteger),
-        Column("replica", Uuid),
+        Column("snapshot", BigInteger),  # the step of the older version that is kept; null: none
+        Column("replica", Uuid),  # which process has it, or had it last
+        # Failed attempts at `failed_step`
         Column("failures", Integer, nullable=False, server_default="0"),
         Column("failed_step", BigInteger),
         *_shards_checks(),
         *lock_columns(),
         *schedule_columns(),
     ],
-    STEPS: lambda: [
+    "rowlock_stream_steps": lambda: [
         Column("flow_id", BigInteger, primary_key=True, autoincrement=False),
         Column("step", BigInteger, primary_key=True, autoincrement=False),
         Column("upto", JSON, nullable=False),
@@ -142,7 +163,7 @@ _TABLES: Final[dict[str, Callable[[], list[Column[Any]]]]] = {
         Column("snapshot", Boolean, nullable=False),
         Column("bytes", BigInteger, nullable=False, server_default="0"),
     ],
-    PARTS: lambda: [
+    "rowlock_stream_parts": lambda: [
         Column("flow_id", BigInteger, primary_key=True, autoincrement=False),
         Column("step", BigInteger, primary_key=True, autoincrement=False),
         Column("lo", Integer, primary_key=True, autoincrement=False),
@@ -165,7 +186,7 @@ _TABLES: Final[dict[str, Callable[[], list[Column[Any]]]]] = {
         Column("snapshot_value", Text),
         Column("snapshot_timer_at", UtcDateTime),
     ],
-    OUTPUTS: lambda: [
+    "rowlock_stream_outputs": lambda: [
         Column("flow_id", BigInteger, primary_key=True, autoincrement=False),
         Column("output", String(NAME_CHARS_MAX), primary_key=True),
         Column("step", BigInteger, primary_key=True, autoincrement=False),
@@ -175,14 +196,14 @@ _TABLES: Final[dict[str, Callable[[], list[Column[Any]]]]] = {
         Column("key", String(NAME_CHARS_MAX)),
         Column("payload", Text, nullable=False),
     ],
-    CURSORS: lambda: [
+    "rowlock_stream_cursors": lambda: [
         Column("flow_id", BigInteger, primary_key=True, autoincrement=False),
         Column("output", String(NAME_CHARS_MAX), primary_key=True),
         Column("consumer", String(NAME_CHARS_MAX), primary_key=True),
         Column("step", BigInteger, nullable=False),
         Column("at", UtcDateTime, nullable=False),
     ],
-    EXCHANGE: lambda: [
+    "rowlock_stream_exchange": lambda: [
         Column("flow_id", BigInteger, primary_key=True, autoincrement=False),
         Column("step", BigInteger, primary_key=True, autoincrement=False),
         Column("stage", String(NAME_CHARS_MAX), primary_key=True),
@@ -192,7 +213,7 @@ _TABLES: Final[dict[str, Callable[[], list[Column[Any]]]]] = {
         Column("to_hi", Integer, nullable=False),
         Column("payload", Text, nullable=False),
     ],
-    REPLICAS: lambda: [
+    "rowlock_stream_replicas": lambda: [
         Column("flow_id", BigInteger, primary_key=True, autoincrement=False),
         Column("id", Uuid, primary_key=True),
         Column("name", String(NAME_CHARS_MAX), nullable=False),
@@ -231,10 +252,6 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {LOG: KEEPS_COUNTING}
 """Of tables when they are created."""
 
 
-def stream_columns(table_name: str) -> list[Column[Any]]:
-    return _TABLES[table_name]()
-
-
 def stream_indexes(table_name: str) -> list[Index]:
     match table_name:
         case "rowlock_stream_shards":
@@ -257,8 +274,8 @@ def add_stream_tables(op: MigrationOperations, *, schema: str | None = None) -> 
         op: Alembic's, handed in by the migration.
         schema: where the tables are to be: that of the host's metadata.
     """
-    for name in _TABLES:
-        op.create_table(name, *stream_columns(name), schema=schema, **OPTIONS.get(name, {}))
+    for name, columns_of in _TABLES.items():
+        op.create_table(name, *columns_of(), schema=schema, **OPTIONS.get(name, {}))
         for index in stream_indexes(name):
             options = {key: index.dialect_kwargs[key] for key in index.dialect_kwargs}
             columns: list[Any] = [str(part) for part in index.expressions]
@@ -389,63 +406,53 @@ def _quoted(
 # ---------------------------------------------------------------- in the metadata of the host
 
 
-_PLAIN: Final = (
-    *("steps", "parts", "state", "outputs", "cursors", "exchange", "replicas", "log", "appends"),
-)
+LOOK_TIMEOUT: Final = timedelta(seconds=5)
+"""How long a look at the wing's tables may take, where no other time is given."""
 KEY_BITS: Final = 63
 """Keys are positive and fit into eight bytes."""
 
 
-class FlowRow(Protocol):
-    """A row of the flows, as a coordinator holds it."""
+class Transact(Protocol):
+    """Runs work in one transaction of its own: `PipelineContext.transact`."""
 
-    id: int  # follows from the name (`key_of`)
-    name: str
-    # Of its sources, stages, states and outputs: replicas with another one are refused
-    fingerprint: str
-    declaration: str | None  # what the fingerprint is of, in words; null: it is not known
-    code_version: str  # of the replica that wrote it last
-    state: str  # ``running``, ``paused`` or ``stopped``
-    next_step: int  # the first step that is not cut
-    upto: dict[str, int]  # by source, the last position of the last step
-    now: datetime | None  # of the last step; null as long as there is none
-    checkpoint_requested: bool
-    shards_wanted: int | None  # how many shards there are to be; null: as many as there are
-    kept_snapshot: int | None  # the step at whose start the last snapshot is; null: there was none
-    kept_until: datetime | None  # it is kept for its readers no longer than this; null: it has none
-    kept_by: int  # how many readers it has
-    snapshots_requested: int  # how many readers wait for the next one
-    frontier: int  # every shard has completed all steps below it, as the coordinator knows
-    stalled: str | None  # why the frontier does not advance; null: it does
-    # By source, the position behind which it began; null: it is not known
-    begins_after: dict[str, int] | None
-    # How the events of a step, `differs_at`, differ from those that it was done with; null: those
-    # of the last steps that were verified do not
-    differs: str | None
-    differs_at: int | None
+    async def __call__(
+        self,
+        work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
+        *,
+        purpose: str,
+        writes: bool = True,
+        autocommit: bool = False,
+    ) -> T: ...
 
 
-class ShardRow(Protocol):
-    """A row of the shards: the computation over the buckets from `lo` to below `hi`."""
+class StreamDatabase:
+    """Runs work on a connection, each time in a transaction of its own."""
 
-    id: int  # follows from the flow and `lo` (`key_of`)
-    flow_id: int
-    lo: int
-    hi: int
-    step: int  # what it does next: results of all earlier steps are written
-    version: int  # the step at whose start its state in the database is; never above `step`
-    snapshot: int | None  # the step of the older version that is kept; null: none
-    replica: UUID | None  # which process has it, or had it last
-    failures: int  # failed attempts at `failed_step`
-    failed_step: int | None
-    state_keys: int | None  # so many keys have a state, at least; null: that is not known
-    state_keys_at: int | None  # the version that they were counted at
+    def __init__(self, transact: Transact) -> None:
+        self.transact = transact
+
+    async def read(
+        self,
+        purpose: str,
+        work: Callable[[AsyncConnection], Awaitable[T]],
+        *,
+        autocommit: bool = False,
+    ) -> T:
+        return await self.transact(
+            lambda _session, connection: work(connection),
+            purpose=purpose,
+            writes=False,
+            autocommit=autocommit,
+        )
+
+    async def write(self, purpose: str, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        return await self.transact(lambda _session, connection: work(connection), purpose=purpose)
 
 
 @dataclass(frozen=True, eq=False)
 class StreamTables:
-    flow_model: type[FlowRow]
-    shard_model: type[ShardRow]
+    flow_model: type[Any]  # a row of each flow, held by its coordinator
+    shard_model: type[Any]  # a row of each shard, held by a replica
     steps: Table  # each cut
     parts: Table  # what each shard did in each step
     state: Table  # what handlers keep for each key: the latest value, and that of the snapshot
@@ -464,6 +471,21 @@ class StreamTables:
     def shards(self) -> Table:
         return single_table(mapper_of(self.shard_model))
 
+    @cached_property
+    def _leased(self) -> LeasedTable:
+        return LeasedTable.of(self.flow_model)
+
+    async def connection(self, session: AsyncSession) -> AsyncConnection:
+        """Return the connection of a host's session to the database of these tables."""
+        return await session.connection({"bind": bind_of(session, self._leased)})
+
+    def opened_by(
+        self, sessions: async_sessionmaker[AsyncSession], *, timeout: timedelta = LOOK_TIMEOUT
+    ) -> StreamDatabase:
+        """Return the database of these tables, with transactions of a host's sessions."""
+        transact: Any = partial(in_transaction, sessions, self._leased, timeout=timeout)
+        return StreamDatabase(transact)
+
     @classmethod
     def of(cls, base: type[Any]) -> StreamTables:
         """Return the tables in the metadata of a declarative base; the first call makes them."""
@@ -475,7 +497,11 @@ class StreamTables:
             known = metadata.info[cls] = cls(
                 flow_model=_mapped("StreamFlowRow", base, _table(FLOWS, metadata)),
                 shard_model=_mapped("StreamShardRow", base, _table(SHARDS, metadata)),
-                **{name: _table(f"rowlock_stream_{name}", metadata) for name in _PLAIN},
+                **{
+                    name.removeprefix("rowlock_stream_"): _table(name, metadata)
+                    for name in _TABLES
+                    if name not in (FLOWS, SHARDS)
+                },
             )
         return cast("StreamTables", known)
 
@@ -498,7 +524,7 @@ def _mapped(name: str, base: type[Any], table: Table) -> Any:
 
 
 def _table(name: str, metadata: MetaData) -> Table:
-    parts = (*stream_columns(name), *stream_indexes(name))
+    parts = (*_TABLES[name](), *stream_indexes(name))
     table = Table(name, metadata, *parts, **OPTIONS.get(name, {}))
     if name in FILLFACTORS:
         event.listen(

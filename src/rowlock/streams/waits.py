@@ -10,20 +10,18 @@ wait was in vain is asked once, at its end.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from heapq import heapify, heappop, heappush
-from itertools import count
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import and_, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.clock import monotonic, rest, sleep
 from rowlock.errors import ConfigurationError, describe
-from rowlock.spi import LeasedTable, in_transaction, is_transient
+from rowlock.spi import is_transient
 from rowlock.stream_errors import NotProcessedYet
 from rowlock.streams.consumers import OutputSource, woken_by
 from rowlock.streams.flow_row import absence_of
@@ -31,16 +29,15 @@ from rowlock.streams.flow_view import BEFORE_FIRST, check_shards, frontier_of
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.settings import seconds_of
 from rowlock.streams.status import look_at, why_not_done
+from rowlock.streams.tables import StreamDatabase
 from rowlock.tasks import finish
+
+T = TypeVar("T")
 
 POLL_S: Final = 0.25
 """How long a wait that gets no hint rests before it looks again, in seconds."""
 LOOK_EVERY_S: Final = 0.01
 """Least time between the begins of two looks, in seconds, however many hints there are."""
-ENDED_MAX: Final = 64
-"""So many waits more than there are may be remembered after they have ended."""
-LOOK_TIMEOUT: Final = timedelta(seconds=5)
-"""How long a look may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,56 +67,39 @@ async def done_upto(connection: AsyncConnection, program: FlowProgram) -> DoneUp
     return DoneUpto(row[0], row[1] or {}, row[2] or {})
 
 
-_Wait = tuple[int, int, asyncio.Future[DoneUpto]]
-
-
 class FrontierWatch:
-    """Looks how far a flow is, as long as a caller waits for that; `looks` counts how often."""
+    """Looks how far a flow is, as long as a caller waits for that."""
 
     def __init__(self, program: FlowProgram, sessions: async_sessionmaker[AsyncSession]) -> None:
-        self.looks = 0
         self._program = program
-        self._sessions = sessions
-        self._leased = LeasedTable.of(program.tables.flow_model)
-        self._waiting: defaultdict[str, list[_Wait]] = defaultdict(list)
-        self._waits = 0
-        self._number = count()
+        self._database = program.tables.opened_by(sessions)
+        # For which source and position each of them waits
+        self._waiting: dict[asyncio.Future[DoneUpto], tuple[str, int]] = {}
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_looking = False
 
     @property
     def is_idle(self) -> bool:
-        return not self._waits
+        return not self._waiting
 
     async def wait(self, source: str, position: int) -> DoneUpto:
         """Wait until all rows of a source up to a position are done; return how far the flow is."""
         future: asyncio.Future[DoneUpto] = asyncio.get_running_loop().create_future()
-        heappush(self._waiting[source], (position, next(self._number), future))
-        self._waits += 1
+        self._waiting[future] = (source, position)
         self._woken.set()
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="rowlock: wait for a flow")
         try:
             return await future
         finally:
-            future.cancel()
-            self._waits -= 1
-            self._forget(source)
-            if not self._waits:
+            del self._waiting[future]
+            if not self._waiting:
                 await self._end()
-
-    def _forget(self, source: str) -> None:
-        """Forget waits that have ended, where they are many beside the others."""
-        waiting = self._waiting[source]
-        if len(waiting) > 2 * self._waits + ENDED_MAX:
-            waiting[:] = [one for one in waiting if not one[2].done()]
-            heapify(waiting)
 
     async def _end(self) -> None:
         """End the task: at once, or behind the look that is under way, which is bounded."""
         task, self._task = self._task, None
-        self._waiting.clear()
         if task is None:
             return
         if not self._is_looking:
@@ -145,19 +125,11 @@ class FrontierWatch:
             raise
 
     async def _look(self) -> None:
-        async def look(session: AsyncSession, connection: AsyncConnection) -> DoneUpto | None:
-            return await done_upto(connection, self._program)
-
-        self.looks += 1
         self._is_looking = True
         try:
-            seen = await in_transaction(
-                self._sessions,
-                self._leased,
-                look,
-                purpose="look how far a flow is",
-                timeout=LOOK_TIMEOUT,
-                writes=False,
+            seen = await self._database.read(
+                "look how far a flow is",
+                lambda connection: done_upto(connection, self._program),
                 autocommit=True,
             )
         # Each wait raises it; or asks for the reason when its time is over.
@@ -171,52 +143,25 @@ class FrontierWatch:
             self._answer(seen)
 
     def _answer(self, seen: DoneUpto) -> None:
-        for source, waiting in self._waiting.items():
-            upto = seen.upto.get(source, 0)
-            while waiting and (waiting[0][0] <= upto or waiting[0][2].done()):
-                future = heappop(waiting)[2]
-                if not future.done():
-                    future.set_result(seen)
+        for future, (source, position) in self._waiting.items():
+            if position <= seen.upto.get(source, 0) and not future.done():
+                future.set_result(seen)
 
     def _fail(self, error: Exception) -> None:
-        for waiting in self._waiting.values():
-            for _, _, future in waiting:
-                if not future.done():
-                    future.set_exception(error)
-            waiting.clear()
+        for future in self._waiting:
+            if not future.done():
+                future.set_exception(error)
 
 
 # ---------------------------------------------------------------- reasons
 
 
-REASON_TIMEOUT: Final = timedelta(seconds=5)
-"""How long the question may take."""
-
-
-async def done_or_reason(
-    session_factory: async_sessionmaker[AsyncSession],
-    program: FlowProgram,
-    positions: Mapping[str, int],
-) -> DoneUpto | str:
-    """Return why rows at `positions`, by source, are not done; or the frontier, if they are."""
-
-    async def look(session: AsyncSession, connection: AsyncConnection) -> DoneUpto | str:
-        done = await done_upto(connection, program)
-        if done is None:
-            return (await absence_of(connection, program)).text
-        if all(done.upto.get(name, 0) >= at for name, at in positions.items()):
-            return done
-        seen = await look_at(connection, program)
-        if seen is None:
-            return (await absence_of(connection, program)).text
-        return why_not_done(seen, positions)
-
-    leased = LeasedTable.of(program.tables.flow_model)
-    purpose = "ask why a flow is not further"
+async def ask_why(
+    database: StreamDatabase, ask: Callable[[AsyncConnection], Awaitable[T]]
+) -> T | str:
+    """Return the answer, or that there is none while the database does not answer."""
     try:
-        return await in_transaction(
-            session_factory, leased, look, purpose=purpose, timeout=REASON_TIMEOUT, writes=False
-        )
+        return await database.read("ask why a flow is not further", ask)
     except Exception as error:
         if not is_transient(error):
             raise
@@ -275,15 +220,9 @@ class FlowWaits:
             raise NotProcessedYet(
                 flow=self._program.name, what=error.what, reason=error.message
             ) from None
-
-        async def look(session: AsyncSession, connection: AsyncConnection) -> int:
-            return await source.last_position(connection, below=frontier)
-
-        leased = LeasedTable.of(self._program.tables.flow_model)
-        purpose = "find the results of a step"
-        return await in_transaction(
-            sessions, leased, look, purpose=purpose, timeout=LOOK_TIMEOUT, writes=False
-        )
+        last = partial(source.last_position, below=frontier)
+        database = self._program.tables.opened_by(sessions)
+        return await database.read("find the results of a step", last)
 
     async def _wait(
         self,
@@ -301,7 +240,10 @@ class FlowWaits:
                 for name, position in positions.items():
                     seen = await watch.wait(name, position)
         except TimeoutError:
-            seen = await done_or_reason(sessions, self._program, positions)
+            seen = await ask_why(
+                self._program.tables.opened_by(sessions),
+                lambda connection: self._done_or_why(connection, positions),
+            )
         finally:
             if watch.is_idle:
                 self._watches.pop(key, None)
@@ -310,6 +252,17 @@ class FlowWaits:
             raise NotProcessedYet(flow=self._program.name, what=what, reason=str(seen))
         self._check(positions, seen)
         return seen.frontier
+
+    async def _done_or_why(
+        self, connection: AsyncConnection, positions: Mapping[str, int]
+    ) -> DoneUpto | str:
+        done = await done_upto(connection, self._program)
+        if done is not None and all(done.upto.get(name, 0) >= at for name, at in positions.items()):
+            return done
+        seen = await look_at(connection, self._program)
+        if seen is None:
+            return (await absence_of(connection, self._program)).text
+        return why_not_done(seen, positions)
 
     def _positions(self, added: object) -> dict[str, int]:
         """Return where what was added stands, by source."""

@@ -11,7 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock import events
 from rowlock.rows.database_time import database_time_after
 from rowlock.streams.events import FlowStalled
-from rowlock.streams.status import FlowLooker, Seen
+from rowlock.streams.stalls import FlowLook
+from rowlock.streams.status import FlowLooker
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
 from ..walk.flows import Bank, add_up, open_bank
@@ -117,7 +118,7 @@ async def test_what_services_have_asked_for_stays(
     bank = await created(database)
     look = FlowLooker.look
 
-    async def look_and_be_late(looker: FlowLooker, connection: AsyncConnection) -> Seen | None:
+    async def look_and_be_late(looker: FlowLooker, connection: AsyncConnection) -> FlowLook | None:
         seen = await look(looker, connection)
         async with bank.sessions.begin() as session:
             await bank.flow.reshard(session, 8)

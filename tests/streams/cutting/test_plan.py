@@ -145,6 +145,8 @@ def test_nothing_new() -> None:
     """An idle flow would write a step a second for ever."""
     assert cut(sources=[QUIET]) is NoCut.NOTHING_NEW
     assert cut(sources=[]) is NoCut.NOTHING_NEW
+    every = replace(FLOW, checkpoint_step=None, checkpoint_at=None)
+    assert cut(every, [QUIET], checkpoint=Checkpoint(seconds=0.1)) is NoCut.NOTHING_NEW
 
 
 @pytest.mark.parametrize(
@@ -152,15 +154,10 @@ def test_nothing_new() -> None:
     [
         (ShardProgress(107 - STEPS_AHEAD_MAX), NoCut.TOO_FAR_AHEAD),
         (ShardProgress(108 - STEPS_AHEAD_MAX), 107),
-        (ShardProgress(0, is_held=False), 107),
-        (ShardProgress(0, is_parked=True), 107),
-        (ShardProgress(0, is_held=False, is_parked=True), 107),
     ],
 )
 def test_slow_shards(shard: ShardProgress, found: object) -> None:
-    """Steps would be cut a row at a time while one shard is slow; or a parked one would stop all
-    others.
-    """
+    """Steps would be cut a row at a time while one shard is slow."""
     flow = replace(FLOW, next_step=107)
     made_cut = cut(flow, shards=[ShardProgress(107), shard])
     assert (made_cut.step if isinstance(made_cut, Cut) else made_cut) == found
@@ -174,8 +171,6 @@ def test_slow_shards(shard: ShardProgress, found: object) -> None:
         (ShardProgress(7, timer_at=NOON + 2 * SECOND), NoCut.NOTHING_NEW),
         (ShardProgress(7, timer_at=NOON), 7),
         (ShardProgress(6, timer_at=NOON), NoCut.NOTHING_NEW),
-        (ShardProgress(7, is_parked=True, timer_at=NOON), NoCut.NOTHING_NEW),
-        (ShardProgress(7, is_held=False, timer_at=NOON), NoCut.NOTHING_NEW),
     ],
 )
 def test_timers(shard: ShardProgress, found: object) -> None:

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from rowlock.streams.cut_plan import Checkpoint, FlowCuts
-from rowlock.streams.cutter import HOLDS_FOR_S, Quiet, overdue_at
-from rowlock.streams.flow_view import Crowd, FlowFacts, Moment
+from rowlock.streams.cut_plan import Checkpoint, FlowCuts, overdue_at
+from rowlock.streams.cutter import HOLDS_FOR_S, Crowd, FlowFacts, Moment, Quiet
 from rowlock.streams.inputs.candidates import OpenWriter
 from rowlock.streams.inputs.high_water import HighWater
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
-FACTS = FlowFacts("running", 7, False, None, "f")
+FACTS = FlowFacts("running", 7, False)
 DONE = HighWater(mark=13, newest=13, held_back_by=())
 
 
@@ -48,8 +47,8 @@ def test_nothing_has_changed() -> None:
         {"newest": (14,)},
         {"newest": (12,)},
         {"newest": (None,)},
-        {"facts": FlowFacts("running", 8, False, None, "f")},
-        {"facts": FlowFacts("running", 7, True, None, "f")},
+        {"facts": FlowFacts("running", 8, False)},
+        {"facts": FlowFacts("running", 7, True)},
         {"timers": (NOON + SECOND, NOON)},
         {"overdue_at": NOON},
         {"after_s": HOLDS_FOR_S},
@@ -82,3 +81,4 @@ def test_when_a_checkpoint_is_overdue() -> None:
     assert overdue_at(flow, Checkpoint(steps=100)) is None
     written = FlowCuts(next_step=4, checkpoint_step=3, checkpoint_at=NOON)
     assert overdue_at(written, Checkpoint(steps=100, seconds=60.0)) is None
+    assert overdue_at(FlowCuts(next_step=7), Checkpoint(seconds=60.0)) is None

@@ -9,7 +9,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock.streams import EventColumns, Streams
 from rowlock.streams.consumers import ROWS_PER_STEP
-from rowlock.streams.flow_view import KnownFlow, RecordedCut
+from rowlock.streams.cut_plan import Cut
+from rowlock.streams.cutter import KnownFlow
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -30,15 +31,11 @@ def test_a_step_of_another_flow_counts_for_many_rows() -> None:
     streams = Streams(Base)
     changed = streams.flow("first", Payment).output("changed", int)
     flow = streams.flow("second", Payment, changed)
-    known = KnownFlow(
-        streams.tables,
-        1,
-        rows_per_position={name: one.rows_per_position for name, one in flow.sources.items()},
-    )
+    known = KnownFlow(flow._declared)
 
-    def cut(step: int, payments: int, steps: int) -> RecordedCut:
+    def cut(step: int, payments: int, steps: int) -> Cut:
         upto = {"payments": payments, "first/changed": steps}
-        return RecordedCut(step, upto, NOON, True, False)
+        return Cut(step, upto, NOON, True, False)
 
     assert known.weight(cut(0, 100, 5), cut(1, 130, 5)) == 30
     assert known.weight(cut(0, 100, 5), cut(1, 130, 8)) == 30 + 3 * ROWS_PER_STEP

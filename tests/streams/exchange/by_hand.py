@@ -14,9 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock import Apply, Outcome, PipelineHinter, PipelineItem
 from rowlock.streams import StreamFlow
 from rowlock.streams.computing.hashing import BucketRange
-from rowlock.streams.cutter import Cutter
+from rowlock.streams.cutter import Cutter, KnownFlow
 from rowlock.streams.flow_row import ensure_flow
-from rowlock.streams.flow_view import KnownFlow
 from rowlock.streams.shards.pipeline import FlowPipeline
 from rowlock.streams.shards.replicas import OwnShard
 from rowlock.streams.shards.runner import FlowRounds, Left
@@ -110,7 +109,7 @@ class Replica:
     async def cut(self) -> None:
         """Cut the next step, and do nothing of it."""
         program, transact = self._pipeline.program, self._steps.run.context.transact
-        known = KnownFlow(program.tables, program.id)
+        known = KnownFlow(program)
 
         async def look(session: AsyncSession, connection: AsyncConnection) -> None:
             await known.look(connection, first=(await self._ledger.flow_row()).next_step)

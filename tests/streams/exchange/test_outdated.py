@@ -9,7 +9,7 @@ from sqlalchemy import update
 
 from rowlock.streams import Checkpoint
 from rowlock.streams.computing.hashing import BUCKETS
-from rowlock.streams.shards.dividing import Resharding
+from rowlock.streams.shards.dividing import Dividing
 from rowlock.streams.shards.replicas import OwnShard
 from rowlock.testing import TemporaryDatabase
 
@@ -55,13 +55,13 @@ async def test_a_half_is_hinted_though_the_answer_is_lost(
     calmer it is.
     """
     ledger = await open_ledger(database, shards=1)
-    split, hints = Resharding.split, []
+    split, hints = Dividing.split, []
 
-    async def and_lose_the_answer(self: Resharding, shard: OwnShard) -> bool:
+    async def and_lose_the_answer(self: Dividing, shard: OwnShard) -> bool:
         await split(self, shard)
         raise ConnectionResetError("the answer is lost")
 
-    monkeypatch.setattr(Resharding, "split", and_lose_the_answer)
+    monkeypatch.setattr(Dividing, "split", and_lose_the_answer)
     async with by_hand(ledger) as (one,):
         one.hinter.attach(ledger.flow.program.shards_topic, lambda: hints.append("claim"))
         await one.claim(LOWER)

@@ -4,13 +4,14 @@ round.
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from rowlock.stream_errors import ShardStateError
-from rowlock.streams import Checkpoint
+from rowlock.streams import Checkpoint, coordinator
 from rowlock.streams.computing.hashing import BUCKETS, BucketRange
-from rowlock.streams.coordinator import delete_messages
-from rowlock.streams.cursors import lowest_version
+from rowlock.streams.coordinator import Expiry
 from rowlock.streams.exchanging import are_complete
 from rowlock.streams.shards.runner import Left
 from rowlock.testing import TemporaryDatabase
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.either_database
 LOWER, UPPER = 0, BUCKETS // 2
 """Where two shards begin."""
 SEVEN = Checkpoint(steps=7)
+HOUR = timedelta(hours=1)
 
 
 async def test_messages_are_read_once_all_have_sent(database: TemporaryDatabase) -> None:
@@ -254,7 +256,9 @@ async def test_a_shard_that_would_send_something_else_is_parked(
         await ledger.check()
 
 
-async def test_messages_are_deleted_that_nobody_needs(database: TemporaryDatabase) -> None:
+async def test_messages_are_deleted_that_nobody_needs(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The table would grow for ever; or a shard that begins anew find its messages gone."""
     ledger = await open_ledger(database, shards=2, checkpoint=SEVEN)
     async with by_hand(ledger, 2) as (one, other):
@@ -266,13 +270,9 @@ async def test_messages_are_deleted_that_nobody_needs(database: TemporaryDatabas
         assert {step for step, _ in await steps_of(ledger)} == {9}
         (version,) = {version for _, version in await steps_of(ledger)}
         assert version == 7
-        table = ledger.streams.tables.exchange
-        async with ledger.sessions.begin() as session:
-            connection = await session.connection()
-            flow_id = ledger.flow.program.id
-            below = await lowest_version(connection, ledger.streams.tables, flow_id)
-            for _ in range(3):
-                await delete_messages(connection, table, flow_id, below=below, limit=7)
+        monkeypatch.setattr(coordinator, "EXPIRY_ROWS_MAX", 7)
+        transact = ledger.streams.tables.opened_by(ledger.sessions).transact
+        await Expiry(ledger.flow.program, transact, present_for=HOUR).run(goes_on=lambda: True)
         assert {row.step for row in await ledger.rows("exchange")} == {7, 8}
         await ledger.lose(LOWER, UPPER)
         await other.claim(LOWER)

@@ -18,10 +18,12 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
+from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock.errors import ModelError
-from rowlock.streams.inputs.high_water import check_position, position_column
+from rowlock.streams.dialects.stream_dialect import STREAMS
+from rowlock.streams.inputs.high_water import position_column
 from rowlock.testing import TemporaryDatabase
 
 
@@ -35,6 +37,10 @@ class Payment(Base):
     __tablename__ = "payments"
     id: Mapped[int] = mapped_column(primary_key=True)
     other: Mapped[int]
+
+
+async def check_position(connection: AsyncConnection, column: Column[Any]) -> str:
+    return await STREAMS.of(connection).check_position(connection, column)
 
 
 def table_with(position: Column[Any], *others: Any, **options: Any) -> Table:

@@ -22,7 +22,7 @@ from rowlock.streams.events import (
     StepFailed,
 )
 from rowlock.streams.shards import writing as telling
-from rowlock.streams.shards.writing import Committer
+from rowlock.streams.shards.writing import StepWriter
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
 from ...host import heard_events
@@ -129,15 +129,15 @@ async def test_what_is_rolled_back_is_not_told(
     add_up(bank)
     await bank.pay(10)
     failures = [ConnectionResetError("lost")] * 2
-    write = Committer._write
+    write = StepWriter._write
 
-    async def fails_at_first(self: Committer, *arguments: Any) -> Any:
+    async def fails_at_first(self: StepWriter, *arguments: Any) -> Any:
         found = await write(self, *arguments)
         if failures:
             raise failures.pop()
         return found
 
-    monkeypatch.setattr(Committer, "_write", fails_at_first)
+    monkeypatch.setattr(StepWriter, "_write", fails_at_first)
     with heard_events() as heard:
         await run_until_settled(bank.sessions, bank.streams.pipelines())
     assert [one.step for one in heard.of(StepDone)] == [0]

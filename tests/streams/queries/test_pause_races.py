@@ -21,8 +21,7 @@ import pytest
 
 from rowlock import PipelineManager
 from rowlock.streams.cut_plan import Checkpoint, Cut
-from rowlock.streams.cutter import Cutter
-from rowlock.streams.flow_view import FlowFacts, KnownFlow
+from rowlock.streams.cutter import Cutter, FlowFacts, KnownFlow
 from rowlock.streams.shards.layout import even_layout
 from rowlock.streams.shards.replicas import OwnShard
 from rowlock.streams.shards.steps import NextAction, next_action, steer
@@ -52,7 +51,7 @@ class Row:
     """Of a pause or a stop that holds."""
 
     def facts(self) -> FlowFacts:
-        return FlowFacts(self.state, self.next_step, False, None, "")
+        return FlowFacts(self.state, self.next_step, False)
 
     def command(self, state: Literal["running", "paused", "stopped"]) -> None:
         self.state = state

@@ -14,20 +14,15 @@ from rowlock.streams.computing.hashing import BUCKETS, NOT_HERE, BucketRange, ow
 from rowlock.streams.shards.layout import (
     SHARDS_MAX,
     DynamicShards,
-    HeldShard,
     WantedShards,
     assigned,
     check_layout,
     even_layout,
     fair_shares,
-    joins,
+    siblings,
 )
 
 NUMBERS = [1 << power for power in range(11)]
-
-
-def held(lo: int, hi: int, holder: str | None = "a", *, step: int = 5) -> HeldShard:
-    return HeldShard(BucketRange(lo, hi), holder, step, step)
 
 
 @pytest.mark.parametrize("shards", NUMBERS)
@@ -62,7 +57,6 @@ def test_halves_and_siblings(power: int, bucket: int) -> None:
     lower, upper = whole.halves
     assert (lower.lo, lower.hi, upper.hi) == (whole.lo, upper.lo, whole.hi)
     assert (lower.sibling, upper.sibling) == (upper, lower)
-    assert lower.parent == upper.parent == whole
     assert (bucket in lower) != (bucket in upper)
     assert bucket in whole
     assert len(str(whole).split("..")) == 2
@@ -211,10 +205,6 @@ def test_dynamic_layouts(walk: Walk) -> None:
         assert max(counts.values()) - min(counts.values()) <= 1
 
 
-def splits(shards: Iterable[HeldShard], wanted: int) -> list[HeldShard]:
-    return [each for each in shards if each.range.width > BUCKETS // wanted]
-
-
 def changed(
     holders: dict[BucketRange, str], replicas: list[str], wanted: int
 ) -> dict[BucketRange, str]:
@@ -223,17 +213,17 @@ def changed(
         before = dict(holders)
         present = {each: one if one in replicas else None for each, one in holders.items()}
         holders = assigned(present, replicas, wanted=wanted)
-        shards = [HeldShard(each, holder, 7, 7) for each, holder in holders.items()]
-        if splits(shards, wanted):
+        splits = [each for each in holders if each.width > BUCKETS // wanted]
+        if splits:
             moved = [each for each in holders if present[each] not in {None, holders[each]}]
             assert moved == [], "doubling moves nothing"
-        for shard in splits(shards, wanted):
-            one = holders.pop(shard.range)
-            holders |= dict.fromkeys(shard.range.halves, one)
-        for lower, upper in joins(shards, wanted):
-            assert holders.pop(lower.range) == holders.pop(upper.range)
-            assert lower.holder is not None
-            holders[lower.range.parent] = lower.holder
+        for each in splits:
+            holders |= dict.fromkeys(each.halves, holders.pop(each))
+        for replica in replicas:
+            own = [each for each, holder in holders.items() if holder == replica]
+            for lower, upper in siblings(dict.fromkeys(own, 7), wanted):
+                del holders[lower], holders[upper]
+                holders[BucketRange(lower.lo, upper.hi)] = replica
         if holders == before:
             return holders
     raise AssertionError("the layout does not come to rest")
@@ -277,26 +267,18 @@ def test_halving_moves_one_of_each_pair_that_is_apart() -> None:
     assert counts_of(after, "ab") == {"a": 4, "b": 4}
 
 
-@pytest.mark.parametrize(
-    "upper",
-    [
-        held(4096, 8192, "b"),
-        held(4096, 8192, None),
-        held(4096, 8192, step=6),
-        HeldShard(BucketRange(4096, 8192), "a", 5, 4),
-        held(8192, 12288),
-    ],
-)
-def test_no_join(upper: HeldShard) -> None:
-    """Two halves of a state would be joined as of different steps, or under another holder."""
-    assert joins([held(0, 4096), upper], 8) == []
+def test_no_join() -> None:
+    """Two halves of a state would be joined as of different steps."""
+    lower, upper = BucketRange(0, 4096), BucketRange(4096, 8192)
+    assert siblings({lower: 5, upper: 6}, 8) == []
+    assert siblings({lower: 5, BucketRange(8192, 12288): 5}, 8) == []
 
 
 def test_joins() -> None:
     """The number of shards would never go down."""
-    lower, upper, other = held(0, 4096), held(4096, 8192), held(8192, 16384)
-    assert joins([other, upper, lower], 8) == [(lower, upper)]
-    assert joins([other, upper, lower], 16) == []
+    lower, upper, other = BucketRange(0, 4096), BucketRange(4096, 8192), BucketRange(8192, 16384)
+    assert siblings({other: 5, upper: 5, lower: 5}, 8) == [(lower, upper)]
+    assert siblings({other: 5, upper: 5, lower: 5}, 16) == []
 
 
 TENTH = DynamicShards(0.1)

@@ -8,13 +8,13 @@ import pytest
 
 from rowlock.stream_errors import ShardStateError
 from rowlock.streams.computing.hashing import BUCKETS, BucketRange
-from rowlock.streams.flow_view import FlowFacts
+from rowlock.streams.cutter import FlowFacts
 from rowlock.streams.shards.replicas import OwnShard, StepFailures
 from rowlock.streams.shards.steps import NextAction, next_action, steer
 
 NOTHING: Any = None
 RUNNING, PAUSED, STOPPED = (
-    FlowFacts(state, 9, False, None, "") for state in ("running", "paused", "stopped")
+    FlowFacts(state, 9, False) for state in ("running", "paused", "stopped")
 )
 """A flow whose step 9 is the first that is not cut."""
 

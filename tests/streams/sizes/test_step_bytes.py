@@ -24,10 +24,10 @@ from rowlock.streams.cut_plan import (
     SourceView,
     plan_cut,
 )
-from rowlock.streams.flow_view import BEFORE_FIRST, KnownFlow, RecordedCut
+from rowlock.streams.cutter import KnownFlow
+from rowlock.streams.flow_view import BEFORE_FIRST
 from rowlock.streams.inputs.table_source import event_table
 from rowlock.streams.shards import steps as steering
-from rowlock.streams.tables import StreamTables
 from rowlock.testing import TemporaryDatabase
 from rowlock.testing.streams import recorded, run_flow
 
@@ -169,12 +169,14 @@ def test_lagging_shards_do_fewer_large_steps_at_once() -> None:
         pass
 
     half = BYTES_TOGETHER_MAX // 2
-    known = KnownFlow(StreamTables.of(Base), 1)
+    streams = Streams(Base)
+    flow = streams.flow("counts", streams.log("a", str, key=str))
+    known = KnownFlow(flow._declared)
     cuts = [
-        RecordedCut(step, {"a": step + 1}, NOON + timedelta(step), True, False, size)
+        Cut(step, {"a": step + 1}, NOON + timedelta(step), True, False, bytes=size)
         for step, size in enumerate([half, half, 1, 3 * half, 1])
     ]
-    before = RecordedCut(BEFORE_FIRST, {"a": 0}, NOON, True, False)
+    before = Cut(BEFORE_FIRST, {"a": 0}, NOON, True, False)
     sizes = []
     while cuts:
         taken = steering.together(known, before, cuts)

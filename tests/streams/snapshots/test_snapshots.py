@@ -25,8 +25,7 @@ from rowlock.rows.database_time import database_time_after
 from rowlock.streams import FORGET, Checkpoint, Forget, StateSnapshot, StepContext, Streams
 from rowlock.streams import snapshots as snapshot
 from rowlock.streams.coordinator import Expiry
-from rowlock.streams.cutter import Cutter
-from rowlock.streams.flow_view import KnownFlow
+from rowlock.streams.cutter import Cutter, KnownFlow
 from rowlock.streams.snapshots import SnapshotKeeping
 from rowlock.testing import TemporaryDatabase
 
@@ -144,7 +143,7 @@ async def test_what_is_dropped_is_in_the_snapshot(database: TemporaryDatabase) -
         async with bank.flow.snapshot(bank.sessions, timeout=LONG_S) as frozen:
             await pay(bank.sessions, bank.payment, [("closed", -5), ("kept", 1), ("new", 2)])
             await until(partial(is_at_end, bank))
-            transact: Any = SnapshotKeeping(bank.flow.program, bank.sessions).transact
+            transact: Any = bank.streams.tables.opened_by(bank.sessions).transact
             expiry = Expiry(bank.flow.program, transact, present_for=timedelta(days=1))
             await expiry.run(goes_on=lambda: True)
             assert {key: cents async for key, cents in frozen.items(add)} == {
@@ -310,8 +309,8 @@ async def test_a_lagging_shard_stops_at_the_snapshot(
     """A shard that does many steps together would have written none as of the snapshot."""
     bank = await started_bank(database, checkpoint=Checkpoint(steps=steps), step_rows_max=20)
     program, tables = bank.flow.program, bank.streams.tables
-    transact: Any = SnapshotKeeping(program, bank.sessions).transact
-    cutter, known = Cutter(program, transact), KnownFlow(tables, program.id)
+    transact: Any = tables.opened_by(bank.sessions).transact
+    cutter, known = Cutter(program, transact), KnownFlow(program)
     block = bank.flow.snapshot(bank.sessions, timeout=LONG_S)
     entering = asyncio.create_task(block.__aenter__())
     await until(is_requested(bank, 1))

@@ -51,10 +51,10 @@ def test_what_is_not_written_is_not_forgotten() -> None:
     cache.shrink(5)
     assert len(cache) == 10
     assert cache.missing(f"dirty {n}" for n in range(10)) == []
-    cache.written([f"dirty {n}" for n in range(3)])
+    cache.dirty -= {f"dirty {n}" for n in range(3)}
     cache.shrink(5)
     assert len(cache) == 7
-    cache.written([f"dirty {n}" for n in range(10)])
+    cache.dirty.clear()
     cache.shrink(5)
     # Those first that were written longest ago.
     assert cache.missing(f"dirty {n}" for n in range(10)) == [f"dirty {n}" for n in range(5)]

@@ -97,7 +97,7 @@ async def test_timers_are_read_by_shard_and_time(
         for shard in [*even_layout(4), BucketRange(0, BUCKETS)]:
             found: dict[str, datetime] = {}
             after: datetime | None = None
-            while page := await read_timers(connection, table, FLOW, ranges=[shard], after=after):
+            while page := await read_timers(connection, table, FLOW, buckets=shard, after=after):
                 assert not found.keys() & {timer.key for timer in page}
                 assert [one.at for one in page] == sorted(one.at for one in page)
                 found.update({timer.key: timer.at for timer in page})

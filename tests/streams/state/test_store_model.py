@@ -104,8 +104,8 @@ class Stored(RuleBasedStateMachine):
     @invariant()
     def timers_are_those_of_the_latest(self) -> None:
         """Timers are those of the latest states, the earliest first."""
-        whole = [BucketRange(0, BUCKETS)]
-        work = read_timers(self.connection, self.table, FLOW, ranges=whole, after=None)
+        whole = BucketRange(0, BUCKETS)
+        work = read_timers(self.connection, self.table, FLOW, buckets=whole, after=None)
         found = [(one.at, one.key) for one in self.wait(work)]
         assert sorted(found) == sorted(
             (state.timer_at, key) for key, state in self.latest.items() if state.timer_at

@@ -17,7 +17,7 @@ from rowlock.streams.computing.hashing import BUCKETS, bucket_of
 from rowlock.streams.cut_plan import Checkpoint
 from rowlock.streams.cutter import Cutter
 from rowlock.streams.shards.steps import ShardDid, StepWrite
-from rowlock.streams.shards.writing import Committer, StepWriter
+from rowlock.streams.shards.writing import StepWriter
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..exchange.by_hand import by_hand
@@ -38,9 +38,9 @@ async def test_states_that_were_not_written_are_read_again(
     """
     bank = await open_bank(database, shards=2, **FAST)
     add_up(bank)
-    commit, failed = Committer.commit, []
+    commit, failed = StepWriter.commit, []
 
-    async def once_in_vain(self: Committer, writes: Sequence[StepWrite]) -> frozenset[UUID]:
+    async def once_in_vain(self: StepWriter, writes: Sequence[StepWrite]) -> frozenset[UUID]:
         if not failed:
             failed.append(len(writes))
             if is_written:
@@ -48,7 +48,7 @@ async def test_states_that_were_not_written_are_read_again(
             raise ConnectionResetError("the answer is lost")
         return await commit(self, writes)
 
-    monkeypatch.setattr(Committer, "commit", once_in_vain)
+    monkeypatch.setattr(StepWriter, "commit", once_in_vain)
     async with PipelineManager(bank.sessions, bank.streams.pipelines()):
         await bank.pay(40)
         await until(partial(is_at_end, bank))

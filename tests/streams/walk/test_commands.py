@@ -12,7 +12,7 @@ from sqlalchemy import update
 from rowlock import PipelineManager, events
 from rowlock.errors import ConfigurationError, PipelineError
 from rowlock.streams.cut_plan import Checkpoint
-from rowlock.streams.shards.dividing import Resharding
+from rowlock.streams.shards.dividing import Dividing
 from rowlock.streams.shards.layout import DynamicShards
 from rowlock.streams.shards.replicas import OwnShard
 from rowlock.testing import TemporaryDatabase, run_until_settled, stepping
@@ -200,19 +200,19 @@ async def test_a_heartbeat_behind_a_join(
     bank = await open_bank(database, shards=2, **FAST)
     add_up(bank)
     seen: list[bool] = []
-    join = Resharding.join
+    join = Dividing.join
 
-    async def watched(self: Resharding, lower: OwnShard, upper: OwnShard) -> bool:
-        transact: Callable[..., Awaitable[Any]] = self._transact
+    async def watched(self: Dividing, lower: OwnShard, upper: OwnShard) -> bool:
+        transact: Callable[..., Awaitable[Any]] = self._database.transact
 
         async def and_look(*arguments: Any, **options: Any) -> None:
             await transact(*arguments, **options)
             seen.append(upper.item.is_settling)
 
-        self._transact = and_look
+        self._database.transact = and_look  # type: ignore[assignment]
         return await join(self, lower, upper)
 
-    monkeypatch.setattr(Resharding, "join", watched)
+    monkeypatch.setattr(Dividing, "join", watched)
     async with PipelineManager(bank.sessions, bank.streams.pipelines()):
 
         async def are_so_many(number: int) -> bool:

@@ -16,13 +16,13 @@ from rowlock.pipelines.context import PipelineContext
 from rowlock.streams.computing.compute import KeyState
 from rowlock.streams.computing.hashing import BucketRange
 from rowlock.streams.cut_plan import Checkpoint
-from rowlock.streams.cutter import Cutter
-from rowlock.streams.flow_view import KnownFlow
+from rowlock.streams.cutter import Cutter, KnownFlow
 from rowlock.streams.key_states import StateWrite
 from rowlock.streams.outputs import ResultRow
 from rowlock.streams.shards.pipeline import FlowPipeline
+from rowlock.streams.shards.replicas import OwnShard
 from rowlock.streams.shards.steps import PartRow, StepWrite
-from rowlock.streams.shards.writing import Committer
+from rowlock.streams.shards.writing import StepWriter, Telling
 from rowlock.testing import TemporaryDatabase, run_until_settled, stepping
 
 from .flows import Bank, add_up, open_bank
@@ -59,22 +59,16 @@ async def write_of(bank: Bank, item: PipelineItem[Any]) -> StepWrite:
     (row,) = [row for row in await bank.shards() if row.id == item.id]
     part = PartRow(0, rows=1, input_digest="in", outputs=1, output_digest="out", seconds=0.1)
     result = ResultRow(0, row.lo, 0, row.lo, "key", "1")
-    return StepWrite(
-        item,
-        BucketRange(row.lo, row.hi),
-        before=0,
-        step=1,
-        version=1,
-        snapshot=None,
-        replica=uuid4(),
-        parts=[part],
-        results={"seen": [result]},
-        states=[StateWrite("add", "key", row.lo, 1, KeyState("1"))],
-    )
+    nothing: Any = None
+    shard = OwnShard(item, BucketRange(row.lo, row.hi), nothing, nothing)
+    state = StateWrite("add", "key", row.lo, 1, KeyState("1"))
+    write = StepWrite(shard, 1, [part], {"seen": [result]}, [state])
+    write.version = 1
+    return write
 
 
 @asynccontextmanager
-async def held(bank: Bank) -> AsyncIterator[tuple[list[PipelineItem[Any]], Committer]]:
+async def held(bank: Bank) -> AsyncIterator[tuple[list[PipelineItem[Any]], StepWriter]]:
     """Give the shards of a new flow, claimed, and what commits steps of them."""
     # Nothing renews these leases, however slow the machine is.
     settings = {**bank.flow.pipeline_settings, "lock_timeout": 3600}
@@ -82,7 +76,8 @@ async def held(bank: Bank) -> AsyncIterator[tuple[list[PipelineItem[Any]], Commi
     async with stepping(bank.sessions, pipeline) as steps:
         items = await steps.fetch_once()
         context = steps.run.context
-        yield items, Committer(bank.flow.program, context.leased, context.transact)
+        telling = Telling("pipeline", "balances")
+        yield items, StepWriter(bank.flow.program, context, telling, replica=uuid4())
 
 
 async def written(bank: Bank) -> list[int]:
@@ -120,7 +115,7 @@ async def test_nothing_is_written_twice(database: TemporaryDatabase) -> None:
 
 async def known_to(bank: Bank, context: PipelineContext[Any]) -> KnownFlow:
     """Return the flow as a replica knows it that has just looked."""
-    known = KnownFlow(bank.streams.tables, bank.flow.program.id)
+    known = KnownFlow(bank.flow.program)
 
     async def look(session: AsyncSession, connection: AsyncConnection) -> None:
         await known.look(connection, first=0)

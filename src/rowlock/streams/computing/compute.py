@@ -169,8 +169,7 @@ def compute(
     # `states` has those of the keys of `keys_of`, and of keys whose timer is due; more do no harm.
     # In the last attempt, and always in a replay, keys that fail are set aside with their events,
     # if the stage has dead letters: what failed then is to fail again.
-    due = due_keys(states, step.now)
-    batch = batch.with_timers(due)
+    batch = batch.with_timers(due_keys(states, step.now))
     context = StepContext(
         step,
         stage.name,
@@ -180,7 +179,7 @@ def compute(
         has_timers=stage.kind != "fold",
     )
     moves = stage.dead_letters and is_last_attempt
-    run = _Run(stage, batch, states, context=context, step=step, moves=moves)
+    run = _Run(stage, batch, states, context=context, moves=moves)
     digest, without = digested(batch.parts)
     batch.broken.update(without)
     failed = run.batch(shard) if stage.kind == "batch" else run.by_key()
@@ -223,7 +222,6 @@ class _Run:
         states: States,
         *,
         context: StepContext,
-        step: StepTime,
         moves: bool,
     ) -> None:
         self.stage = stage
@@ -231,7 +229,6 @@ class _Run:
         self.states = states
         self.context = context
         self.effects = effects_of(context)
-        self.step = step
         self.moves = moves
         self.due = frozenset(batch.timers)
         self.after: dict[str, KeyState] = {}
@@ -302,7 +299,7 @@ class _Run:
             self.after[key] = KeyState(self.states[key].value)
 
     def poison(self, key: str | None, error: Exception) -> PoisonedKey:
-        return PoisonedKey(self.stage.name, self.step.number, key, error)
+        return PoisonedKey(self.stage.name, self.context.number, key, error)
 
     def batch(self, shard: BucketRange) -> PoisonedKey | None:
         for broken, error in self.events.broken.items():

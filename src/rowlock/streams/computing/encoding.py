@@ -25,7 +25,6 @@ from dataclasses import MISSING
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from functools import partial
 from json.encoder import encode_basestring_ascii
 from operator import attrgetter, itemgetter
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, Union, cast, overload
@@ -228,7 +227,7 @@ def plan_of(type_: Any, *, depth: int = 0) -> ValuePlan:
         return plan_of(type_.__supertype__, depth=depth)
     origin = typing.get_origin(type_)
     if origin is not None:
-        return _plan_of_parts(type_, origin, depth=depth + 1)
+        return _GENERIC.get(origin, _refuse_generic)(type_, depth + 1)
     is_type = isinstance(type_, type) or any(type_ is one for one in (None, Any))
     if not is_type:
         msg = (
@@ -262,15 +261,12 @@ def type_name(type_: Any) -> str:
     return type_.__name__ if isinstance(type_, type) else str(type_)
 
 
-def _plan_of_parts(type_: Any, origin: Any, *, depth: int) -> ValuePlan:
-    make = _GENERIC.get(origin)
-    if make is None:
-        msg = f"values of {type_name(type_)} cannot be stored: it is generic; declare a plain class"
-        raise TypeError(msg)
-    return make(type_, depth)
+def _refuse_generic(type_: Any, _depth: int) -> ValuePlan:
+    msg = f"values of {type_name(type_)} cannot be stored: it is generic; declare a plain class"
+    raise TypeError(msg)
 
 
-def _annotated_plan(type_: Any, depth: int) -> ValuePlan:
+def _inner_plan(type_: Any, depth: int) -> ValuePlan:
     return plan_of(typing.get_args(type_)[0], depth=depth)
 
 
@@ -304,13 +300,10 @@ def _union_plan(type_: Any, depth: int) -> ValuePlan:
     )
 
 
-def _list_plan(type_: Any, depth: int) -> ValuePlan:
-    return _many_plan(list, plan_of(typing.get_args(type_)[0], depth=depth))
-
-
-def _set_plan(type_: Any, depth: int) -> ValuePlan:
-    inner = plan_of(typing.get_args(type_)[0], depth=depth)
-    return _many_plan(typing.get_origin(type_), inner, is_sorted=True)
+def _list_or_set_plan(type_: Any, depth: int) -> ValuePlan:
+    make = typing.get_origin(type_)
+    is_set = make in (set, frozenset)
+    return _many_plan(make if is_set else list, _inner_plan(type_, depth), is_sorted=is_set)
 
 
 def _many_plan(make: Any, inner: ValuePlan, *, is_sorted: bool = False) -> ValuePlan:
@@ -375,11 +368,10 @@ def _dict_key(key: Any, cls: Any) -> str:
 _KEYS: dict[Any, FromPlain | None] = {str: None, int: int, UUID: UUID, date: date.fromisoformat}
 """Types of keys of a dict, and what makes them of their texts."""
 _GENERIC: dict[Any, Callable[[Any, int], ValuePlan]] = {
-    typing.Annotated: _annotated_plan,
+    typing.Annotated: _inner_plan,
     Literal: _literal_plan,
     **dict.fromkeys((Union, types.UnionType), _union_plan),
-    **dict.fromkeys((list, Sequence, Iterable), _list_plan),
-    **dict.fromkeys((set, frozenset), _set_plan),
+    **dict.fromkeys((list, Sequence, Iterable, set, frozenset), _list_or_set_plan),
     **dict.fromkeys((dict, Mapping), _dict_plan),
     tuple: _tuple_plan,
 }
@@ -417,18 +409,18 @@ def _field_names(cls: Any) -> tuple[str, ...]:
 
 def _defaults_of(cls: Any) -> dict[str, Callable[[], Any]]:
     if not dataclasses.is_dataclass(cls):
-        return {name: partial(_same, value) for name, value in cls._field_defaults.items()}
+        return {name: _always(value) for name, value in cls._field_defaults.items()}
     made: dict[str, Callable[[], Any]] = {}
     for field in dataclasses.fields(cls):
         if field.default_factory is not MISSING:
             made[field.name] = field.default_factory
         elif field.default is not MISSING:
-            made[field.name] = partial(_same, field.default)
+            made[field.name] = _always(field.default)
     return made
 
 
-def _same(value: Any) -> Any:
-    return value
+def _always(value: Any) -> Callable[[], Any]:
+    return lambda: value
 
 
 V = TypeVar("V")
@@ -472,11 +464,8 @@ class Codec(Generic[V]):
             raise ValueError(msg)
         return text
 
-    def decode(self, text: str) -> V:
-        """Return the value of a text; ValueError if it is no JSON, or none of such a value."""
-        return self.build([_parsed(text)])[0]
-
     def decode_many(self, texts: Sequence[str]) -> list[V]:
+        """Return the values of texts; ValueError if one is no JSON, or none of such a value."""
         return self.build(self.parse(texts))
 
     def parse(self, raw: Sequence[str]) -> list[Any]:

@@ -314,8 +314,9 @@ def begin_key(context: StepContext, key: str | None, *, group: str | None = None
     context._group = key if group is None else group
 
 
-def key_under_way(context: StepContext) -> str | None:
-    return context._key
+def call_under_way(context: StepContext) -> tuple[str, str | None]:
+    """Return the stage whose handler has the context, and the key."""
+    return context._stage, context._key
 
 
 def effects_of(context: StepContext) -> Effects:
@@ -396,6 +397,7 @@ class StageHandler:
     by: GroupKey[Any] | None = None
     # Of a fold, makes the row of a new group, from its key, or from what `by` returned
     fresh: Callable[[Any], Any] | None = None
+    rows: Any = None  # of a fold, the table of its rows
     outputs: Mapping[str, ResultTarget[Any]] = field(default_factory=dict)
     # Stages behind this one, by name
     later: Mapping[str, MessageTarget[Any]] = field(default_factory=dict)

@@ -33,14 +33,7 @@ from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b, sha256
-from ipaddress import (
-    IPv4Address,
-    IPv4Interface,
-    IPv4Network,
-    IPv6Address,
-    IPv6Interface,
-    IPv6Network,
-)
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Any, Final, TypeAlias, cast
 from uuid import UUID
 
@@ -167,15 +160,10 @@ class BucketRange:
         return self.hi - self.lo
 
     @property
-    def parent(self) -> BucketRange:
-        """The range of which this is one half; ValueError if it has all buckets."""
-        lo = self.lo - self.lo % (2 * self.width)
-        return BucketRange(lo, lo + 2 * self.width)
-
-    @property
     def sibling(self) -> BucketRange:
-        lower, upper = self.parent.halves
-        return upper if self == lower else lower
+        """The other half of the range of which this is one; ValueError if it has all buckets."""
+        lo = self.lo ^ self.width
+        return BucketRange(lo, lo + self.width)
 
     @property
     def halves(self) -> tuple[BucketRange, BucketRange]:
@@ -211,17 +199,7 @@ DIGEST_CHARS = 2 * DIGEST_BYTES
 """Length of a digest: hexadecimal digits."""
 
 _BETWEEN = "\0"
-_OWN_TEXT = (
-    Decimal,
-    UUID,
-    timedelta,
-    IPv4Address,
-    IPv6Address,
-    IPv4Interface,
-    IPv6Interface,
-    IPv4Network,
-    IPv6Network,
-)
+_OWN_TEXT = (Decimal, UUID, timedelta, IPv4Address, IPv6Address, IPv4Network, IPv6Network)
 """Types whose text is the same with each driver."""
 
 

@@ -293,15 +293,13 @@ class EventBatch(Generic[E]):
         return batch
 
 
+@dataclass(slots=True)
 class Groups(Generic[E]):
     """The events of each key, by its text; `broken` says why events of a key cannot be read."""
 
-    __slots__ = ("broken", "events", "values")
-
-    def __init__(self, events: dict[str, list[E]], values: dict[str, Any]) -> None:
-        self.events = events
-        self.values = values
-        self.broken: dict[str, Exception] = {}
+    events: dict[str, list[E]]
+    values: dict[str, Any]
+    broken: dict[str, Exception] = field(default_factory=dict)
 
     def leave_out(self, broken: Mapping[str, Exception]) -> None:
         self.broken.update(broken)
@@ -342,8 +340,7 @@ def grouped_by(batch: EventBatch[E], by: Callable[[E], Key | tuple[Key, ...]]) -
     # That must be the key of the event, or a tuple that begins with it. Otherwise two shards might
     # write one row.
     plain = grouped(batch)
-    groups: Groups[E] = Groups({}, {})
-    groups.broken = plain.broken
+    groups: Groups[E] = Groups({}, {}, plain.broken)
     for key, events in plain.events.items():
         try:
             found = [(by(event), event) for event in events]

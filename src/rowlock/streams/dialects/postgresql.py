@@ -47,12 +47,13 @@ from rowlock.errors import ConfigurationError, ModelError
 from rowlock.rows.assignments import Slot
 from rowlock.spi import BULK, kept_statement
 from rowlock.streams.dialects.stream_dialect import (
+    LOGGED,
     NO_COLUMN,
     REFUSES,
     FoldDialect,
     KeyedTable,
+    Rows,
     StreamDialect,
-    counted,
     sliced,
     slot,
 )
@@ -186,21 +187,13 @@ class PostgresqlStreams(StreamDialect):
         quoted = _beside(table, name)
         return [f'DROP TRIGGER "{name}" ON {table}', f"DROP FUNCTION {quoted}()"]
 
-    async def append(
-        self,
-        connection: AsyncConnection,
-        position: Column[Any],
-        *,
-        names: Sequence[str],
-        rows: Sequence[Sequence[Any]],
-        text: str,
-    ) -> tuple[int, int]:
+    async def append(self, connection: AsyncConnection, log: Table, rows: Rows) -> tuple[int, int]:
         """Insert in statements that return one row, however many are inserted."""
         dialect = BULK.of(connection)
-        inserted = dialect.insert(position.table, names).returning(position).cte("inserted")
-        found = select(func.min(inserted.c[position.name]), func.max(inserted.c[position.name]))
+        inserted = dialect.insert(log, LOGGED).returning(log.c.position).cte("inserted")
+        found = select(func.min(inserted.c.position), func.max(inserted.c.position))
         ends: list[int] = []
-        for parameters in sliced(dialect, names, rows, text=text):
+        for parameters in sliced(dialect, LOGGED, rows, text=LOGGED[-1]):
             ends += (await connection.execute(found, parameters)).one()
         return ends[0], ends[-1]
 
@@ -256,12 +249,7 @@ class PostgresqlFolds(FoldDialect):
         return (await connection.execute(found, _arrays(keys))).all()
 
     async def insert(
-        self,
-        connection: AsyncConnection,
-        of: KeyedTable,
-        *,
-        names: Sequence[str],
-        rows: Sequence[Sequence[Any]],
+        self, connection: AsyncConnection, of: KeyedTable, *, names: Sequence[str], rows: Rows
     ) -> int:
         """Insert all in one statement, unless a column needs SQLAlchemy's defaults row by row."""
         table = of.table
@@ -271,67 +259,54 @@ class PostgresqlFolds(FoldDialect):
             return len(rows)
         bulk = BULK.of(connection)
         statement = bulk.insert(table, names).on_conflict_do_nothing(index_elements=[*of.keys])
-        return await counted(connection, statement, bulk.insert_parameters(names, rows))
+        parameters = bulk.insert_parameters(names, rows)
+        return (await connection.execute(statement, parameters)).rowcount
 
     async def update(
-        self,
-        connection: AsyncConnection,
-        of: KeyedTable,
-        *,
-        names: Sequence[str],
-        rows: Sequence[Sequence[Any]],
-        marked: bool,
+        self, connection: AsyncConnection, of: KeyedTable, *, names: Sequence[str], rows: Rows
     ) -> int:
         """Update all in one statement, or lock them and then update each."""
         columns = [of.table.c[name] for name in names]
         if _fit(of.table, names):
-            key = (self, "update", marked, *names)
-            statement = kept_statement(of.table, key, lambda: _update(of, columns, marked=marked))
-            return await counted(connection, statement, _arrays(rows))
-        count = await _lock(connection, of, rows, marked=marked)
+            key = (self, "update", of.is_marked, *names)
+            statement = kept_statement(of.table, key, lambda: _update(of, columns))
+            return (await connection.execute(statement, _arrays(rows))).rowcount
+        count = await _lock(connection, of, rows)
         if count == len(rows):
-            await _update_each(connection, of, columns, rows=rows, marked=marked)
+            await _update_each(connection, of, columns, rows=rows)
         return count
 
 
 def _select(of: KeyedTable) -> Any:
-    given = _given(_slots(of, []))
-    is_asked = _is_same(of, given, marked=False)
+    given = _given(_slots(of.keys))
+    is_asked = _is_same(of.keys, given)
     return select(*of.columns, _mark(of.table)).join_from(of.table, given, is_asked)
 
 
-def _update(of: KeyedTable, columns: Sequence[Column[Any]], *, marked: bool) -> Any:
-    given = _given(_slots(of, columns, marked=marked))
-    first = len(of.keys) + marked
-    values: Any = {one: given.c[slot(n)] for n, one in enumerate(columns, first)}
-    return update(of.table).values(values).where(_is_same(of, given, marked=marked))
+def _update(of: KeyedTable, columns: Sequence[Column[Any]]) -> Any:
+    heads = _heads(of)
+    given = _given(_slots([*heads, *columns]))
+    values: Any = {one: given.c[slot(n)] for n, one in enumerate(columns, len(heads))}
+    return update(of.table).values(values).where(_is_same(heads, given))
 
 
-async def _lock(
-    connection: AsyncConnection, of: KeyedTable, rows: Sequence[Sequence[Any]], *, marked: bool
-) -> int:
+async def _lock(connection: AsyncConnection, of: KeyedTable, rows: Rows) -> int:
     """Lock the rows that are there under their marks; return how many they are."""
-    slots = _slots(of, [], marked=marked)
-    given = _given(slots)
-    is_it = _is_same(of, given, marked=marked)
+    heads = _heads(of)
+    given = _given(_slots(heads))
     locked = (
         select(of.keys[0])
-        .join_from(of.table, given, is_it)
+        .join_from(of.table, given, _is_same(heads, given))
         .with_for_update(of=of.table, key_share=True)
     )
-    heads = [row[: len(slots)] for row in rows]
-    return len((await connection.execute(locked, _arrays(heads))).all())
+    found = await connection.execute(locked, _arrays([row[: len(heads)] for row in rows]))
+    return len(found.all())
 
 
 async def _update_each(
-    connection: AsyncConnection,
-    of: KeyedTable,
-    columns: Sequence[Column[Any]],
-    *,
-    rows: Sequence[Sequence[Any]],
-    marked: bool,
+    connection: AsyncConnection, of: KeyedTable, columns: Sequence[Column[Any]], *, rows: Rows
 ) -> None:
-    first = len(of.keys) + marked
+    first = len(of.keys) + of.is_marked
     values: Any = {one: bindparam(slot(n), type_=one.type) for n, one in enumerate(columns, first)}
     is_it = [key == bindparam(slot(n), type_=key.type) for n, key in enumerate(of.keys)]
     used = [*range(len(of.keys)), *range(first, first + len(columns))]
@@ -339,28 +314,26 @@ async def _update_each(
     await connection.execute(update(of.table).values(values).where(*is_it), parameters)
 
 
-def _slots(of: KeyedTable, columns: Sequence[Column[Any]], *, marked: bool = False) -> list[Slot]:
-    """Return a slot for each value of a row that is written: keys, mark, and new values."""
-    types = [key.type for key in of.keys]
-    types += [Text()] if marked else []
-    types += [one.type for one in columns]
-    return [(slot(number), type_) for number, type_ in enumerate(types)]
+def _heads(of: KeyedTable) -> list[Any]:
+    """Return by what a row is found that is written: its keys, and its mark if there is one."""
+    return [*of.keys, *([_mark(of.table)] if of.is_marked else [])]
+
+
+def _slots(columns: Sequence[Any]) -> list[Slot]:
+    return [(slot(number), one.type) for number, one in enumerate(columns)]
 
 
 def _given(slots: Sequence[Slot]) -> TableValuedAlias:
     return unnested(slots, name="folded", prefix=_PREFIX)
 
 
-def _arrays(rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
+def _arrays(rows: Rows) -> dict[str, list[Any]]:
     columns = zip(*rows, strict=True)
     return {f"{_PREFIX}{slot(n)}": list(values) for n, values in enumerate(columns)}
 
 
-def _is_same(of: KeyedTable, given: TableValuedAlias, *, marked: bool) -> Any:
-    is_it = [key == given.c[slot(n)] for n, key in enumerate(of.keys)]
-    if marked:
-        is_it.append(_mark(of.table) == given.c[slot(len(of.keys))])
-    return and_(*is_it)
+def _is_same(columns: Sequence[Any], given: TableValuedAlias) -> Any:
+    return and_(*(one == given.c[slot(n)] for n, one in enumerate(columns)))
 
 
 def _mark(table: Table) -> Any:

@@ -45,12 +45,13 @@ from sqlalchemy.types import NullType
 from rowlock.errors import ModelError
 from rowlock.spi import BULK, kept_statement
 from rowlock.streams.dialects.stream_dialect import (
+    LOGGED,
     NO_COLUMN,
     REFUSES,
     FoldDialect,
     KeyedTable,
+    Rows,
     StreamDialect,
-    counted,
     slot,
     write_rows,
 )
@@ -129,19 +130,11 @@ class SqliteStreams(StreamDialect):
     def no_event_guard(self, table: str, *, name: str) -> list[str]:
         return [f'DROP TRIGGER IF EXISTS "{name}_{kind}"' for kind in ("update", "delete")]
 
-    async def append(
-        self,
-        connection: AsyncConnection,
-        position: Column[Any],
-        *,
-        names: Sequence[str],
-        rows: Sequence[Sequence[Any]],
-        text: str,
-    ) -> tuple[int, int]:
+    async def append(self, connection: AsyncConnection, log: Table, rows: Rows) -> tuple[int, int]:
         """Insert row by row; there is no other writer, so the positions follow each other."""
-        statement = BULK.of(connection).insert(position.table, names)
-        await write_rows(connection, statement, names=names, rows=rows, text=text)
-        last = int(await connection.scalar(select(func.max(position))) or 0)
+        statement = BULK.of(connection).insert(log, LOGGED)
+        await write_rows(connection, statement, names=LOGGED, rows=rows, text=LOGGED[-1])
+        last = int(await connection.scalar(select(func.max(log.c.position))) or 0)
         return last - len(rows) + 1, last
 
 
@@ -160,31 +153,20 @@ class SqliteFolds(FoldDialect):
         return (await connection.execute(found, given)).all()
 
     async def insert(
-        self,
-        connection: AsyncConnection,
-        of: KeyedTable,
-        *,
-        names: Sequence[str],
-        rows: Sequence[Sequence[Any]],
+        self, connection: AsyncConnection, of: KeyedTable, *, names: Sequence[str], rows: Rows
     ) -> int:
         statement = insert(of.table).on_conflict_do_nothing(index_elements=[*of.keys])
         statement = statement.execution_options(preserve_rowcount=True)
         values = [dict(zip(names, row, strict=True)) for row in rows]
-        return await counted(connection, statement, values)
+        return (await connection.execute(statement, values)).rowcount
 
     async def update(
-        self,
-        connection: AsyncConnection,
-        of: KeyedTable,
-        *,
-        names: Sequence[str],
-        rows: Sequence[Sequence[Any]],
-        marked: bool,
+        self, connection: AsyncConnection, of: KeyedTable, *, names: Sequence[str], rows: Rows
     ) -> int:
-        key = (self, "update", marked, *names)
-        statement = kept_statement(of.table, key, lambda: _update(of, names, marked=marked))
+        key = (self, "update", of.is_marked, *names)
+        statement = kept_statement(of.table, key, lambda: _update(of, names))
         parameters = [{slot(n): value for n, value in enumerate(row)} for row in rows]
-        return await counted(connection, statement, parameters)
+        return (await connection.execute(statement, parameters)).rowcount
 
 
 def _select(of: KeyedTable) -> Any:
@@ -196,13 +178,13 @@ def _select(of: KeyedTable) -> Any:
     return select(*of.columns, _mark(of.table)).join_from(asked, of.table, and_(*is_asked))
 
 
-def _update(of: KeyedTable, names: Sequence[str], *, marked: bool) -> Any:
+def _update(of: KeyedTable, names: Sequence[str]) -> Any:
     is_it: list[ColumnElement[bool]] = [
         key == bindparam(slot(n), type_=key.type) for n, key in enumerate(of.keys)
     ]
-    if marked:
+    if of.is_marked:
         is_it.append(_mark(of.table) == bindparam(slot(len(of.keys)), type_=Text()))
-    first = len(of.keys) + marked
+    first = len(of.keys) + of.is_marked
     columns = [of.table.c[name] for name in names]
     values: Any = {one: bindparam(slot(n), type_=one.type) for n, one in enumerate(columns, first)}
     return update(of.table).values(values).where(*is_it)

@@ -1,6 +1,7 @@
 """What streams and folds ask of each database: who may still add rows below those that are visible,
 whether a column gives positions, and rows of the host's table by their keys, many at once; and
-statements over many rows: queries whose rows are wanted as columns, and writes slice by slice.
+statements over many rows: queries whose rows are wanted as columns, and writes and deletions, some
+rows at once.
 
 A row of a fold has a *mark*, a text that is another one after every write of the row. What is
 computed from a row is written under its mark, so a change of the host's in between is never
@@ -21,27 +22,32 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import (
     BigInteger,
     Column,
     ColumnElement,
-    CursorResult,
     Integer,
     Select,
     Table,
+    delete,
     or_,
     select,
     true,
+    tuple_,
 )
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.types import TypeEngine
 
 from rowlock.spi import BULK, BulkDialect, DialectPart
 from rowlock.streams.computing.encoding import slices
 from rowlock.streams.computing.hashing import BUCKETS, BucketRange, merged
 from rowlock.streams.inputs.candidates import OpenWriter
+
+Rows: TypeAlias = Sequence[Sequence[Any]]
+"""Rows, each as the values of some columns."""
 
 
 def has_all(ranges: Iterable[BucketRange]) -> bool:
@@ -104,7 +110,7 @@ async def write_rows(
     statement: Any,
     *,
     names: Sequence[str],
-    rows: Sequence[Sequence[Any]],
+    rows: Rows,
     text: str,
 ) -> None:
     """Execute an INSERT of `BulkDialect.insert` for rows, slice by slice."""
@@ -113,9 +119,7 @@ async def write_rows(
         await connection.execute(statement, parameters)
 
 
-def sliced(
-    dialect: BulkDialect, names: Sequence[str], rows: Sequence[Sequence[Any]], *, text: str
-) -> Iterator[Any]:
+def sliced(dialect: BulkDialect, names: Sequence[str], rows: Rows, *, text: str) -> Iterator[Any]:
     """Yield the parameters of an INSERT, slice by slice; as `write_rows` has them."""
     place = names.index(text)
     sizes = [len(row[place] or "") for row in rows]
@@ -123,7 +127,26 @@ def sliced(
         yield dialect.insert_parameters(names, rows[some])
 
 
+async def delete_some(
+    connection: AsyncConnection, table: Table, limit: int, *which: ColumnElement[bool]
+) -> int:
+    """Delete rows, `limit` at most; return how many."""
+    key = list(table.primary_key)
+    some = select(*key).where(*which).limit(limit)
+    # Asked again of the row itself: it may have been written since the list was made.
+    gone = delete(table).where(*which, tuple_(*key).in_(some))
+    return (await connection.execute(gone)).rowcount
+
+
 # ---------------------------------------------------------------- streams
+
+
+def python_type(type_: TypeEngine[Any]) -> type:
+    """Return of which class the values of a column are; `object` if its type does not say."""
+    try:
+        return type_.python_type
+    except NotImplementedError:
+        return object
 
 
 POSITION: Final = BigInteger().with_variant(Integer, "sqlite")
@@ -141,6 +164,8 @@ def keep_counting(table: Table) -> None:
 
 NO_COLUMN: Final = "there is no such column in the database"
 
+LOGGED: Final = ("stream", "bucket", "key", "payload")
+"""The columns of a log that are given to an event; the last one may be long."""
 REFUSES: Final = "events are neither changed nor deleted, add one that corrects it"
 
 
@@ -184,17 +209,9 @@ class StreamDialect(ABC):
         """Return the statements that take `event_guard` back."""
 
     @abstractmethod
-    async def append(
-        self,
-        connection: AsyncConnection,
-        position: Column[Any],
-        *,
-        names: Sequence[str],
-        rows: Sequence[Sequence[Any]],
-        text: str,
-    ) -> tuple[int, int]:
-        """Insert rows, one at least, into the table of `position`, slice by slice by the size of
-        the column `text`; return the first and the last of their positions.
+    async def append(self, connection: AsyncConnection, log: Table, rows: Rows) -> tuple[int, int]:
+        """Insert events, one at least, in slices; return the first and the last position. A row has
+        its values in the order of `LOGGED`.
         """
 
 
@@ -206,6 +223,7 @@ class KeyedTable:
     table: Table
     keys: tuple[Column[Any], ...]
     columns: tuple[Column[Any], ...]
+    is_marked: bool  # there are other writers, so rows are written under their marks
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -224,12 +242,7 @@ class FoldDialect(ABC):
 
     @abstractmethod
     async def insert(
-        self,
-        connection: AsyncConnection,
-        of: KeyedTable,
-        *,
-        names: Sequence[str],
-        rows: Sequence[Sequence[Any]],
+        self, connection: AsyncConnection, of: KeyedTable, *, names: Sequence[str], rows: Rows
     ) -> int:
         """Insert rows, one at least, but none whose key is there; return how many were. Columns
         that are not named get their defaults. IntegrityError if a key is there and the database
@@ -238,17 +251,11 @@ class FoldDialect(ABC):
 
     @abstractmethod
     async def update(
-        self,
-        connection: AsyncConnection,
-        of: KeyedTable,
-        *,
-        names: Sequence[str],
-        rows: Sequence[Sequence[Any]],
-        marked: bool,
+        self, connection: AsyncConnection, of: KeyedTable, *, names: Sequence[str], rows: Rows
     ) -> int:
-        """Update rows that are there and, if `marked`, have their marks; return how many there
-        were. Where these are fewer than `rows`, it may have written others: roll back. A row has
-        its keys, its mark if `marked`, and the values in the order of `names`.
+        """Update rows that are there and have their marks, if they are marked; return how many
+        there were. Where these are fewer than `rows`, it may have written others: roll back. A row
+        has its keys, its mark if there is one, and the values in the order of `names`.
         """
 
 
@@ -258,8 +265,3 @@ FOLDS: DialectPart[FoldDialect] = DialectPart("folds", FoldDialect)
 def slot(number: int) -> str:
     """Return the name of a value of a row that is written; hosts' columns have other names."""
     return f"folded_{number}"
-
-
-async def counted(connection: AsyncConnection, statement: Any, parameters: Any) -> int:
-    done = await connection.execute(statement, parameters)
-    return cast("CursorResult[Any]", done).rowcount

@@ -13,20 +13,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import ColumnElement, CursorResult, delete, func, select, update
+from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import hint_after_commit
 from rowlock.clock import sleep
 from rowlock.errors import ConfigurationError
-from rowlock.spi import BULK, LeasedTable, bind_of, database_time_after
-from rowlock.stream_errors import ProducerConflictError, StepExpired
+from rowlock.spi import BULK, database_time_after
+from rowlock.stream_errors import ProducerConflictError
 from rowlock.streams.computing.encoding import Codec, kind_of
 from rowlock.streams.computing.hashing import BucketRange, Key, bucket_of, digest_of, key_text
 from rowlock.streams.computing.rows import SourceRows
-from rowlock.streams.dialects.stream_dialect import STREAMS
+from rowlock.streams.dialects.stream_dialect import STREAMS, delete_some
 from rowlock.streams.inputs.source import RowColumns, RowSource
 from rowlock.streams.settings import check_party, check_whole_number
 from rowlock.streams.tables import StreamTables
@@ -44,8 +44,6 @@ KEEP_DEFAULT = timedelta(days=7)
 
 _EXPIRED: Final = ""
 """No producer has this name: its row says up to where events were deleted."""
-_LOG: Final = ("stream", "bucket", "key", "payload")
-_APPENDS: Final = ("stream", "producer", "seq", "rows", "digest", "first", "last")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +114,6 @@ class EventLog(RowSource[E]):
             c.stream == name,
         )
         super().__init__(columns, topic=f"stream:{name}")
-        self._leased = LeasedTable.of(tables.flow_model)
 
     def fingerprint(self) -> str:
         """Return the log and the type of its events."""
@@ -151,8 +148,7 @@ class EventLog(RowSource[E]):
         """
         _check(events, producer, seq)
         rows = await self._rows(events)
-        bind = {"bind": bind_of(session, self._leased)}
-        connection = await session.connection(bind)
+        connection = await self.tables.connection(session)
         if producer is None or seq is None:
             first, last = await self._add(connection, rows)
         else:
@@ -178,7 +174,7 @@ class EventLog(RowSource[E]):
         """
         check_party(producer, "a producer")
         c = self.tables.appends.c
-        connection = await session.connection({"bind": bind_of(session, self._leased)})
+        connection = await self.tables.connection(session)
         found = select(func.max(c.seq)).where(c.stream == self.name, c.producer == producer)
         last: int | None = await connection.scalar(found)
         return last
@@ -226,10 +222,7 @@ class EventLog(RowSource[E]):
             StepExpired: some of them were deleted.
         """
         rows = await super().read(connection, ranges, after=after, upto=upto)
-        # Behind it: what was deleted before was missing, and what is deleted now was read.
-        expired = await self.begins_after(connection)
-        if after < expired:
-            raise StepExpired(source=self.name, step=after + 1, first=expired + 1)
+        await self.check_kept(connection, after)
         return rows
 
     async def expire(self, connection: AsyncConnection, before: int) -> int:
@@ -244,8 +237,9 @@ class EventLog(RowSource[E]):
             How many rows were deleted; call again, in another transaction, until there are none.
         """
         events = await self._expire_events(connection, before)
-        is_old = self._is_old(self.tables.appends.c.at)
-        return events + await self._delete_numbers(connection, is_old)
+        c = self.tables.appends.c
+        old = (c.stream == self.name, c.producer != _EXPIRED, self._is_old(c.at))
+        return events + await delete_some(connection, self.tables.appends, EXPIRY_ROWS_MAX, *old)
 
     async def _expire_events(self, connection: AsyncConnection, before: int) -> int:
         log = self.tables.log
@@ -260,41 +254,19 @@ class EventLog(RowSource[E]):
             if not is_old:
                 break
             end = position
-        return await self._delete_events(connection, end) if end else 0
-
-    async def _delete_events(self, connection: AsyncConnection, end: int) -> int:
-        log = self.tables.log
+        if not end:
+            return 0
         gone = delete(log).where(log.c.stream == self.name, log.c.position <= end)
-        count = cast("CursorResult[Any]", await connection.execute(gone)).rowcount
+        count = (await connection.execute(gone)).rowcount
         await self._note_expired(connection, end)
         return count
-
-    async def _delete_numbers(self, connection: AsyncConnection, which: ColumnElement[bool]) -> int:
-        appends = self.tables.appends
-        c = appends.c
-        old = (
-            select(c.producer, c.seq)
-            .where(c.stream == self.name, c.producer != _EXPIRED, which)
-            .order_by(c.at)
-            .limit(EXPIRY_ROWS_MAX)
-            .subquery()
-        )
-        gone = delete(appends).where(
-            c.stream == self.name,
-            select(old).where(old.c.producer == c.producer, old.c.seq == c.seq).exists(),
-        )
-        return cast("CursorResult[Any]", await connection.execute(gone)).rowcount
 
     async def _note_expired(self, connection: AsyncConnection, last: int) -> None:
         appends = self.tables.appends
         own = self._number(_EXPIRED, 0)
         further = update(appends).where(*own, appends.c.last < last).values(last=last)
-        if cast("CursorResult[Any]", await connection.execute(further)).rowcount:
-            return
-        dialect = BULK.of(connection)
-        note = dialect.insert(appends, _APPENDS).on_conflict_do_nothing()
-        row = (self.name, _EXPIRED, 0, 0, "", 0, last)
-        await connection.execute(note, dialect.insert_parameters(_APPENDS, [row]))
+        if not (await connection.execute(further)).rowcount:
+            await self._add_number(connection, _EXPIRED, 0, last=last)
 
     def _is_old(self, at: ColumnElement[Any]) -> ColumnElement[bool]:
         return at < database_time_after(-self.keep)
@@ -314,32 +286,33 @@ class EventLog(RowSource[E]):
                 await sleep(0)
         return rows
 
-    async def _add(
-        self, connection: AsyncConnection, rows: Sequence[Sequence[Any]]
-    ) -> tuple[int, int]:
+    async def _add(self, connection: AsyncConnection, rows: Sequence[Any]) -> tuple[int, int]:
         if not rows:
             return 0, 0
-        position = self.tables.log.c.position
-        return await STREAMS.of(connection).append(
-            connection, position, names=_LOG, rows=rows, text="payload"
-        )
+        return await STREAMS.of(connection).append(connection, self.tables.log, rows)
 
     async def _known(
         self, connection: AsyncConnection, producer: str, seq: int, *, rows: int, digest: str
     ) -> Appended | None:
         """Claim a number for these events; return their append if it was claimed before."""
-        dialect, appends = BULK.of(connection), self.tables.appends
-        claim = dialect.insert(appends, _APPENDS).on_conflict_do_nothing()
-        row = (self.name, producer, seq, rows, digest, 0, 0)
-        done = await connection.execute(claim, dialect.insert_parameters(_APPENDS, [row]))
-        if done.rowcount:
+        if await self._add_number(connection, producer, seq, rows=rows, digest=digest):
             return None
-        c = appends.c
+        c = self.tables.appends.c
         found = select(c.rows, c.digest, c.first, c.last).where(*self._number(producer, seq))
         known = (await connection.execute(found)).one()
         if (known.rows, known.digest) != (rows, digest):
             raise ProducerConflictError(stream=self.name, producer=producer, seq=seq)
         return Appended(is_new=False, first=known.first, last=known.last, stream=self.name)
+
+    async def _add_number(
+        self, connection: AsyncConnection, producer: str, seq: int, **values: Any
+    ) -> bool:
+        """Add a number of a producer; return whether there was none."""
+        appends = self.tables.appends
+        new = BULK.of(connection).insert_unless_there(appends, list(appends.primary_key))
+        nothing = {"rows": 0, "digest": "", "first": 0, "last": 0}
+        own = {"stream": self.name, "producer": producer, "seq": seq, **nothing, **values}
+        return bool((await connection.execute(new, own)).rowcount)
 
     def _number(self, producer: str, seq: int) -> tuple[ColumnElement[bool], ...]:
         c = self.tables.appends.c

@@ -38,16 +38,17 @@ from rowlock.streams.inputs.candidates import Candidates, OpenWriter
 _CURE = "declare it with Identity(always=True), or as EventColumns do"
 
 
+def column_of(table: Table, given: Any, what: str) -> Column[Any]:
+    column = given.property.columns[0] if isinstance(given, InstrumentedAttribute) else given
+    if not isinstance(column, Column) or column.table is not table:
+        msg = f"the {what} of a stream is a column of {table.name}, not {given!r:.100}"
+        raise ModelError(msg, model=table.name)
+    return column
+
+
 def position_column(table: Table, position: object) -> Column[Any]:
     """Return the column of `table` that gives the positions; ModelError says what to change."""
-    column = position
-    if isinstance(position, InstrumentedAttribute):
-        column = position.property.columns[0]
-    if not isinstance(column, Column) or column.table is not table:
-        raise ModelError(
-            f"the position of a stream is a column of {table.name}, not {position!r:.100}",
-            model=table.name,
-        )
+    column = column_of(table, position, "position")
     problem = _problem_with(column)
     if problem:
         raise ModelError(
@@ -56,11 +57,6 @@ def position_column(table: Table, position: object) -> Column[Any]:
             column=column.name,
         )
     return column
-
-
-async def check_position(connection: AsyncConnection, column: Column[Any]) -> str:
-    """Ask the database whether it assigns `column` as positions want it."""
-    return await STREAMS.of(connection).check_position(connection, column)
 
 
 async def check_bucket(connection: AsyncConnection, column: Column[Any]) -> None:
@@ -131,7 +127,7 @@ class HighWaterLook:
         dialect, table = STREAMS.of(connection), self._position.table
         assert isinstance(table, Table)
         if monotonic() >= self._checks_at:
-            self._counter = await check_position(connection, self._position)
+            self._counter = await dialect.check_position(connection, self._position)
             self._checks_at = monotonic() + CHECK_EVERY_S
         newest = await connection.scalar(self._newest) or 0
         # Behind it, never before: the list must have every writer that was there when it was read.

@@ -7,6 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from sqlalchemy import (
@@ -28,6 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.spi import BULK, BulkDialect, innermost
+from rowlock.stream_errors import StepExpired
 from rowlock.streams.computing.hashing import (
     BUCKETS,
     KEY_CHARS_MAX,
@@ -35,17 +37,10 @@ from rowlock.streams.computing.hashing import (
     bucket_of,
     key_text,
     key_texts,
-    merged,
 )
 from rowlock.streams.computing.rows import NOTHING_BROKEN, Decoder, SourceRows
-from rowlock.streams.dialects.stream_dialect import GatheredQuery, has_all, in_ranges
-from rowlock.streams.inputs.high_water import (
-    HighWater,
-    HighWaterLook,
-    check_bucket,
-    check_position,
-    newest_of,
-)
+from rowlock.streams.dialects.stream_dialect import STREAMS, GatheredQuery, in_ranges
+from rowlock.streams.inputs.high_water import HighWater, HighWaterLook, check_bucket, newest_of
 
 E_co = TypeVar("E_co", covariant=True)
 
@@ -125,6 +120,13 @@ class Source(ABC, Generic[E_co]):
     async def lock_begin(self, connection: AsyncConnection) -> int:
         """Return what `begins_after` does, and keep it so until the caller's transaction ends."""
         return await self.begins_after(connection)
+
+    async def check_kept(self, connection: AsyncConnection, after: int) -> None:
+        """Refuse rows behind `after` that were just read, if some of them were deleted."""
+        # Behind the read: what was deleted before was missing, and what is deleted now was read.
+        gone = await self.begins_after(connection)
+        if after < gone:
+            raise StepExpired(source=self.name, step=after + 1, first=gone + 1)
 
     @abstractmethod
     async def ahead(
@@ -212,13 +214,15 @@ class RowSource(Source[E]):
     def __init__(self, columns: RowColumns, *, topic: str) -> None:
         self.name, self.topic, self.decoder = columns.source, topic, columns.decoder
         self._columns = columns
-        self._queries: dict[object, GatheredQuery] = {}
+        # What they are of: both tables and ranges are few, and queries are slow to build
+        self._ahead = lru_cache(QUERIES_MAX)(self._ahead_by)
+        self._within = lru_cache(QUERIES_MAX)(self._within_ranges)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
 
     async def check(self, connection: AsyncConnection) -> None:
-        await check_position(connection, self._columns.position)
+        await STREAMS.of(connection).check_position(connection, self._columns.position)
         if self._columns.bucket is not None:
             await check_bucket(connection, self._columns.bucket)
 
@@ -231,14 +235,7 @@ class RowSource(Source[E]):
     async def ahead(
         self, connection: AsyncConnection, *, after: int, upto: int, limit: int
     ) -> NextRows:
-        dialect = BULK.of(connection)
-
-        def build() -> Select[Any]:
-            size = size_of(self._columns.values, dialect).label("size")
-            found = self._in_step([self._columns.position]).add_columns(size)
-            return found.limit(bindparam("limit", type_=Integer()))
-
-        query = self._query(("ahead", type(dialect)), build)
+        query = self._ahead(BULK.of(connection))
         given = {"after": after, "upto": upto, "limit": limit}
         return NextRows(*in_order(await query.columns(connection, given)))
 
@@ -253,19 +250,9 @@ class RowSource(Source[E]):
         """Return the rows of these buckets, and those without a bucket, by position."""
         # A row whose key is none, or whose bucket is that of another key, has a key that names the
         # row.
-        given = (
-            self._columns.position,
-            self._columns.key,
-            *(() if self._columns.bucket is None else (self._columns.bucket,)),
-        )
-        wanted = list(dict.fromkeys((*given, *self._columns.values)))
-
-        def build() -> Select[Any]:
-            return self._own(self._in_step(wanted), ranges)
-
-        query = self._query(tuple(merged(ranges)), build)
+        query = self._within(tuple(sorted(ranges)))
         found = in_order(await query.columns(connection, {"after": after, "upto": upto}))
-        columns = dict(zip(wanted, found, strict=True))
+        columns = dict(zip(self._wanted, found, strict=True))
         positions = columns[self._columns.position]
         buckets = (
             [None] * len(positions)
@@ -285,13 +272,26 @@ class RowSource(Source[E]):
             broken=broken,
         )
 
-    def _query(self, key: object, build: Callable[[], Select[Any]]) -> GatheredQuery:
-        query = self._queries.get(key)
-        if query is None:
-            if len(self._queries) >= QUERIES_MAX:
-                self._queries.clear()
-            query = self._queries[key] = GatheredQuery(build())
-        return query
+    @property
+    def _wanted(self) -> list[Column[Any]]:
+        given = self._columns
+        bucket = () if given.bucket is None else (given.bucket,)
+        return list(dict.fromkeys((given.position, given.key, *bucket, *given.values)))
+
+    def _ahead_by(self, dialect: BulkDialect) -> GatheredQuery:
+        size = size_of(self._columns.values, dialect).label("size")
+        found = self._in_step([self._columns.position]).add_columns(size)
+        return GatheredQuery(found.limit(bindparam("limit", type_=Integer())))
+
+    def _within_ranges(self, ranges: tuple[BucketRange, ...]) -> GatheredQuery:
+        found, bucket = self._in_step(self._wanted), self._columns.bucket
+        if bucket is not None:
+            own = in_ranges(bucket, ranges) | bucket.is_(None)
+            if self._columns.are_foreign:
+                # What is no bucket would be read by no replica, without a word.
+                own |= ~bucket.between(0, BUCKETS - 1)
+            found = found.where(own)
+        return GatheredQuery(found)
 
     def _in_step(self, columns: Sequence[Column[Any]]) -> Select[Any]:
         found = select(*(column.label(f"c{n}") for n, column in enumerate(columns))).where(
@@ -301,16 +301,6 @@ class RowSource(Source[E]):
         return (found if self._columns.rows is None else found.where(self._columns.rows)).order_by(
             self._columns.position
         )
-
-    def _own(self, found: Select[Any], ranges: Sequence[BucketRange]) -> Select[Any]:
-        bucket = self._columns.bucket
-        if bucket is None or has_all(ranges):
-            return found
-        own = in_ranges(bucket, ranges) | bucket.is_(None)
-        if self._columns.are_foreign:
-            # What is no bucket would be read by no replica, without a word.
-            own |= ~bucket.between(0, BUCKETS - 1)
-        return found.where(own)
 
     def _keyed(
         self, positions: Sequence[int], keys: Sequence[Any]

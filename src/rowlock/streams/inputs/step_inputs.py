@@ -11,18 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-from rowlock.spi import LeasedTable, in_transaction
 from rowlock.stream_errors import NotProcessedYet, StepExpired
 from rowlock.streams.computing.hashing import BUCKETS, BucketRange
 from rowlock.streams.computing.rows import SourceRows, divide, input_digest
-from rowlock.streams.flow_view import BEFORE_FIRST, RecordedCut, read_frontier
+from rowlock.streams.cut_plan import Cut
+from rowlock.streams.flow_view import BEFORE_FIRST, read_frontier
 from rowlock.streams.inputs.source import Source
 from rowlock.streams.settings import check_whole_number
 from rowlock.streams.tables import StreamTables
@@ -80,24 +79,19 @@ async def inputs_of(connection: AsyncConnection, flow: FlowSources, step: int) -
     check_whole_number(step, "a step", low=BEFORE_FIRST)
     before, cut = await cut_pair(connection, flow, step)
     rows: list[InputRow[Any]] = []
-    for part in await rows_of(connection, flow, before=before, cut=cut):
+    for part in await rows_of(connection, flow.sources, before=before, cut=cut):
         values = part.decoder.build(part.decoder.parse(part.raw))
         for position, key, value in zip(part.positions, part.keys, values, strict=True):
             rows.append(InputRow(part.source, position, key, value))
     return StepInputs(step, cut.now, rows)
 
 
-async def cut_pair(
-    connection: AsyncConnection, flow: FlowSources, step: int
-) -> tuple[RecordedCut, RecordedCut]:
+async def cut_pair(connection: AsyncConnection, flow: FlowSources, step: int) -> tuple[Cut, Cut]:
     """Return the cut before a step, and its own."""
     c = flow.tables.steps.c
-    found = select(c.step, c.upto, c.now, c.checkpoint, c.snapshot).where(
-        c.flow_id == flow.id, c.step.in_((step - 1, step))
-    )
-    cuts = {row.step: RecordedCut(*row) for row in await connection.execute(found)}
-    if step >= 0 and cuts.keys() == {step - 1, step}:
-        return cuts[step - 1], cuts[step]
+    cuts = await cuts_of(connection, flow, c.step.in_((step - 1, step)))
+    if step >= 0 and len(cuts) == 2:  # noqa: PLR2004 - a pair
+        return cuts[0], cuts[1]
     flows = flow.tables.flows
     next_step = await connection.scalar(select(flows.c.next_step).where(flows.c.id == flow.id))
     if next_step is None or step >= next_step:
@@ -108,13 +102,23 @@ async def cut_pair(
     raise StepExpired(source=f"steps of {flow.name}", step=step, first=(first or 0) + 1)
 
 
+async def cuts_of(
+    connection: AsyncConnection, flow: FlowSources, *which: ColumnElement[bool]
+) -> list[Cut]:
+    """Return recorded cuts of a flow, in their order."""
+    c = flow.tables.steps.c
+    found = select(c.step, c.upto, c.now, c.checkpoint, c.snapshot)
+    rows = await connection.execute(found.where(c.flow_id == flow.id, *which).order_by(c.step))
+    return [Cut(*row) for row in rows]
+
+
 async def rows_of(
-    connection: AsyncConnection, flow: FlowSources, *, before: RecordedCut, cut: RecordedCut
+    connection: AsyncConnection, sources: Mapping[str, Source[Any]], *, before: Cut, cut: Cut
 ) -> list[SourceRows]:
     """Return the rows between two cuts, source by source; StepExpired if some were deleted."""
     return [
         await source.read(connection, [ALL_BUCKETS], after=before.upto[name], upto=cut.upto[name])
-        for name, source in flow.sources.items()
+        for name, source in sources.items()
         if cut.upto[name] > before.upto[name]
     ]
 
@@ -199,27 +203,24 @@ async def verify(
     """Compare the inputs of steps with what was recorded, each step in its own transaction."""
     check_whole_number(first, "the first step of a verification")
     check_whole_number(last, "the last step of a verification", low=first)
-    leased = LeasedTable.of(flow.tables.flow_model)
+    database = flow.tables.opened_by(session_factory, timeout=STEP_TIMEOUT)
+    purpose = "compare the rows of a step"
     steps = rows = 0
     differences: list[InputDifference] = []
     for step in range(first, last + 1):
 
-        async def compare(
-            session: AsyncSession, connection: AsyncConnection, step: int = step
-        ) -> _Compared:
+        async def compare(connection: AsyncConnection, step: int = step) -> _Compared:
             frontier = await read_frontier(connection, flow.tables, flow.name) or 0
             if last >= frontier:
                 reason = f"shards are at step {frontier}"
                 raise NotProcessedYet(flow=flow.name, what=f"step {last}", reason=reason)
             return await _compare(connection, flow, step)
 
-        purpose = "compare the rows of a step"
-        look = partial(in_transaction, purpose=purpose, timeout=STEP_TIMEOUT, writes=False)
         try:
-            found = await look(session_factory, leased, compare)
+            found = await database.read(purpose, compare)
         except DBAPIError:
             # Rows that cannot be gathered are read in another way from now on.
-            found = await look(session_factory, leased, compare)
+            found = await database.read(purpose, compare)
         steps += 1
         rows += found.rows
         differences += found.differences
@@ -242,7 +243,7 @@ async def first_difference(connection: AsyncConnection, flow: FlowSources, step:
     return f"step {step}, buckets {lo}..{hi}: {text}; results stand as they were"
 
 
-async def _is_any(connection: AsyncConnection, flow: FlowSources, cut: RecordedCut) -> bool:
+async def _is_any(connection: AsyncConnection, flow: FlowSources, cut: Cut) -> bool:
     for name, source in flow.sources.items():
         if (await source.ahead(connection, after=0, upto=cut.upto[name], limit=1)).positions:
             return True
@@ -256,7 +257,7 @@ class _Compared(NamedTuple):
 
 async def _compare(connection: AsyncConnection, flow: FlowSources, step: int) -> _Compared:
     before, cut = await cut_pair(connection, flow, step)
-    read = await rows_of(connection, flow, before=before, cut=cut)
+    read = await rows_of(connection, flow.sources, before=before, cut=cut)
     parts = await parts_of(connection, flow, step)
     return _Compared(sum(map(len, read)), differences(step, read, parts))
 

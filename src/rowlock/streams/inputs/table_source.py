@@ -9,26 +9,8 @@ from typing import Any, TypeVar
 from uuid import UUID
 from weakref import WeakKeyDictionary, ref
 
-from sqlalchemy import (
-    Column,
-    Connection,
-    Identity,
-    Integer,
-    String,
-    Table,
-    Uuid,
-    event,
-    inspect,
-)
-from sqlalchemy.orm import (
-    InstanceState,
-    InstrumentedAttribute,
-    Mapped,
-    Mapper,
-    ORMExecuteState,
-    Session,
-    mapped_column,
-)
+from sqlalchemy import Column, Connection, Identity, Integer, String, Table, Uuid, event, inspect
+from sqlalchemy.orm import InstanceState, Mapped, Mapper, ORMExecuteState, Session, mapped_column
 
 from rowlock import UtcDateTime
 from rowlock.errors import ConfigurationError, ModelError
@@ -42,8 +24,8 @@ from rowlock.spi import (
     single_table,
 )
 from rowlock.streams.computing.hashing import bucket_of
-from rowlock.streams.dialects.stream_dialect import POSITION, keep_counting
-from rowlock.streams.inputs.high_water import position_column
+from rowlock.streams.dialects.stream_dialect import POSITION, keep_counting, python_type
+from rowlock.streams.inputs.high_water import column_of, position_column
 from rowlock.streams.inputs.source import RowColumns, RowSource
 
 UUID_CHARS = 36
@@ -212,19 +194,6 @@ def _is_event(table: Any, column: str | None) -> ModelError:
     )
 
 
-def stream_key_of(model: type[EventColumns]) -> InstrumentedAttribute[Any]:
-    name = getattr(model, "__stream_key__", None)
-    columns = mapper_of(model).column_attrs
-    if not isinstance(name, str) or name not in columns:
-        raise ModelError(
-            f'{model.__name__}.__stream_key__ must name a column attribute ("account"), not'
-            f" {name!r:.100}",
-            model=model.__name__,
-        )
-    attribute: InstrumentedAttribute[Any] = getattr(model, name)
-    return attribute
-
-
 def key_chars_max(column: Column[Any]) -> int | None:
     """Return the longest text of a key that a column takes, None if it does not say."""
     kept = innermost(column.type)
@@ -333,8 +302,15 @@ def event_table(model: type[E]) -> TableSource[E]:
             " TableSource with a model of your own columns",
             model=model.__name__,
         )
+    name = getattr(model, "__stream_key__", None)
+    if not isinstance(name, str) or name not in mapper.column_attrs:
+        raise ModelError(
+            f'{model.__name__}.__stream_key__ must name a column attribute ("account"), not'
+            f" {name!r:.100}",
+            model=model.__name__,
+        )
     return TableSource(
-        model, position=model.position, key=stream_key_of(model), bucket=model.bucket
+        model, position=model.position, key=getattr(model, name), bucket=model.bucket
     )
 
 
@@ -375,16 +351,8 @@ class _ModelDecoder:
         return [row[place] for row in parsed]
 
 
-def _column(table: Table, given: Any, what: str) -> Column[Any]:
-    column = given.property.columns[0] if isinstance(given, InstrumentedAttribute) else given
-    if not isinstance(column, Column) or column.table is not table:
-        msg = f"the {what} of a stream is a column of {table.name}, not {given!r:.100}"
-        raise ModelError(msg, model=table.name)
-    return column
-
-
 def _bucket_column(table: Table, given: Any) -> Column[Any]:
-    column = _column(table, given, "bucket")
+    column = column_of(table, given, "bucket")
     if not isinstance(innermost(column.type), Integer):
         msg = f"{table.name}.{column.name} is no bucket: it is {column.type!r}, and not an Integer"
         raise ModelError(msg, model=table.name, column=column.name)
@@ -392,7 +360,7 @@ def _bucket_column(table: Table, given: Any) -> Column[Any]:
 
 
 def _key_column(table: Table, given: Any) -> Column[Any]:
-    column = _column(table, given, "key")
+    column = column_of(table, given, "key")
     problem = ""
     if column.nullable:
         problem = "it may be null, and a row without a key belongs to no shard: make it NOT NULL"
@@ -410,8 +378,5 @@ def _key_column(table: Table, given: Any) -> Column[Any]:
 def _may_be_key(column: Column[Any]) -> bool:
     if keeps_time(column.type):
         return isinstance(column.type, UtcDateTime)
-    try:
-        kind = column.type.python_type
-    except NotImplementedError:
-        return False
+    kind = python_type(column.type)
     return issubclass(kind, str | int | UUID | date) and not issubclass(kind, bool)

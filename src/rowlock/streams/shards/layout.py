@@ -52,19 +52,6 @@ class DynamicShards:
         return shards
 
 
-@dataclass(frozen=True, slots=True)
-class HeldShard:
-    range: BucketRange
-    holder: str | None  # the id of the replica that holds it; None if none does
-    step: int  # the step that it does next; results of all earlier ones are written
-    version: int  # the step at the start of which its written state is
-
-    @property
-    def is_written(self) -> bool:
-        """Whether no step would be replayed, so that its range and holder may change."""
-        return self.version == self.step
-
-
 def check_number(shards: int) -> int:
     """Return a number of shards: a power of two up to `SHARDS_MAX`."""
     if not isinstance(shards, int) or isinstance(shards, bool):
@@ -100,18 +87,11 @@ def check_layout(flow: str, ranges: Iterable[Any]) -> None:
         raise ShardsMissingError(flow=flow, missing=tuple(gaps), twice=tuple(twice))
 
 
-def joins(shards: Iterable[HeldShard], wanted: int) -> list[tuple[HeldShard, HeldShard]]:
-    """Return the pairs of siblings to be joined: narrow, of one holder, at one written step."""
+def siblings(at: Mapping[BucketRange, int], wanted: int) -> list[tuple[BucketRange, BucketRange]]:
+    """Return the pairs of siblings to be joined: narrow, and `at` one step."""
     width = BUCKETS // check_number(wanted)
-    ready = {each.range: each for each in shards if each.is_written and each.holder is not None}
-    pairs = []
-    for lower in (each for each in ready.values() if each.range.width < width):
-        upper = ready.get(lower.range.sibling)
-        if upper is None or lower.range > upper.range:
-            continue
-        if lower.holder == upper.holder and lower.step == upper.step:
-            pairs.append((lower, upper))
-    return pairs
+    pairs = [(each, each.sibling) for each in at if each.width < width]
+    return [(one, other) for one, other in pairs if one < other and at[one] == at.get(other)]
 
 
 def fair_shares(held: Mapping[str, int], total: int) -> dict[str, int]:

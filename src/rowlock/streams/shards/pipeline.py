@@ -11,7 +11,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from sqlalchemy import ColumnElement, and_, false, or_, select, true
+from sqlalchemy import ColumnElement, ScalarSelect, and_, false, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock import (
@@ -32,6 +32,7 @@ from rowlock.streams.program import FlowProgram, lease_owner
 from rowlock.streams.shards.layout import SHARDS_MAX, DynamicShards
 from rowlock.streams.shards.replicas import Replicas, presence
 from rowlock.streams.shards.runner import FlowRunner
+from rowlock.streams.tables import StreamDatabase
 
 logger = get_logger(__name__)
 
@@ -104,14 +105,16 @@ class FlowPipeline(Pipeline[Any], reserved=False):
 
     def ready_anywhere(self) -> ColumnElement[bool]:
         """Return which shards are to be held, by whichever replica."""
-        shards, flows = self.program.tables.shards, self.program.tables.flows
-        of_flow = flows.c.id == self.program.id
+        shards = self.program.tables.shards
         # A shard of a stopped flow has been released, unless it is not yet where that stops.
         is_wanted = or_(
-            select(flows.c.state).where(of_flow).scalar_subquery() != "stopped",
-            shards.c.version < select(flows.c.next_step).where(of_flow).scalar_subquery(),
+            self._of_flow("state") != "stopped", shards.c.version < self._of_flow("next_step")
         )
         return and_(shards.c.flow_id == self.program.id, is_wanted)
+
+    def _of_flow(self, column: str) -> ScalarSelect[Any]:
+        flows = self.program.tables.flows
+        return select(flows.c[column]).where(flows.c.id == self.program.id).scalar_subquery()
 
     async def process(self, item: PipelineItem[Any]) -> Outcome:
         return await self.runner.hold(item)
@@ -120,11 +123,9 @@ class FlowPipeline(Pipeline[Any], reserved=False):
         """Return which shards still have something to do; see `rowlock.testing`."""
         if not self.runner.has_nothing_left():
             return true()
-        shards, flows = self.program.tables.shards, self.program.tables.flows
-        of_flow = flows.c.id == self.program.id
-        next_step = select(flows.c.next_step).where(of_flow).scalar_subquery()
+        shards = self.program.tables.shards
         is_behind = and_(
-            shards.c.step < next_step,
+            shards.c.step < self._of_flow("next_step"),
             shards.c.parked_at.is_(None),
             shards.c.due_at <= database_now(),
         )
@@ -181,14 +182,15 @@ class FlowPipeline(Pipeline[Any], reserved=False):
         if began_at < self.looked_around_at + every_s:
             return
         transact = self.runner.context.transact
-        is_new = not self._is_there
+        database, is_new = StreamDatabase(transact), not self._is_there
+        if began_at >= self._sources_checked_at + high_water.CHECK_EVERY_S:
+            await database.read("look at the sources", self._check_sources)
+            self._sources_checked_at = began_at
         if is_new:
-            await transact(self._check_sources, purpose="look at the sources", writes=False)
             await ensure_flow(self.program, transact)
             self._is_there = True
 
-        async def look(session: AsyncSession, connection: AsyncConnection) -> None:
-            await self._check_sources(session, connection)
+        async def look(connection: AsyncConnection) -> None:
             await self.replicas.appear(connection, shards=len(self.runner.shards))
             if is_new:
                 await self.replicas.tell_coordinator(connection)
@@ -197,7 +199,7 @@ class FlowPipeline(Pipeline[Any], reserved=False):
         before = set(self.replicas.mine)
         self.looked_around_at = began_at
         try:
-            await transact(look, purpose="see which replicas are there")
+            await database.write("see which replicas are there", look)
         except BaseException:
             # Also if it is cancelled: it has not looked.
             self.looked_around_at = float("-inf")
@@ -210,13 +212,9 @@ class FlowPipeline(Pipeline[Any], reserved=False):
         if before - set(self.replicas.mine):
             self.runner.wake()
 
-    async def _check_sources(self, session: AsyncSession, connection: AsyncConnection) -> None:
-        now = monotonic()
-        if now < self._sources_checked_at + high_water.CHECK_EVERY_S:
-            return
+    async def _check_sources(self, connection: AsyncConnection) -> None:
         for source in self.program.sources.values():
             await source.check(connection)
-        self._sources_checked_at = now
 
     def _compare_number(self) -> None:
         """Say that a declared number of shards changes nothing, where it is another one."""

@@ -21,14 +21,15 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
-from sqlalchemy import and_, case, delete, select, update
+from sqlalchemy import and_, case, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock import Outcome, PipelineItem, database_now
-from rowlock.spi import BULK, database_instant, database_time_after
+from rowlock.spi import database_time_after
 from rowlock.streams.computing.hashing import BucketRange
 from rowlock.streams.cut_plan import ShardProgress
-from rowlock.streams.flow_view import Crowd, lease_holds
+from rowlock.streams.cutter import Crowd
+from rowlock.streams.flow_view import lease_holds
 from rowlock.streams.key_states import ShardCache
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.layout import assigned, check_layout
@@ -39,8 +40,6 @@ PRESENCE_PARTS = 5
 """A replica without shards says so many times within `lock_timeout` that it is there."""
 PRESENT_FOR = 3.0
 """A replica that was not seen for so many times the rest between two of its rows is gone."""
-
-_PRESENCE = ("flow_id", "id", "name", "code_version", "shards", "started_at", "seen_at")
 
 
 def presence(lock_timeout: timedelta) -> tuple[timedelta, timedelta]:
@@ -67,19 +66,14 @@ class Replicas:
     async def appear(self, connection: AsyncConnection, *, shards: int) -> None:
         program, table = self._program, self._program.tables.replicas
         own = and_(table.c.flow_id == program.id, table.c.id == self.id)
-        again = update(table).where(own).values(shards=shards, seen_at=database_now())
-        if (await connection.execute(again)).rowcount:
+        seen: dict[str, Any] = {"shards": shards, "seen_at": database_now()}
+        if (await connection.execute(update(table).where(own).values(seen))).rowcount:
             return
-        dialect = BULK.of(connection)
-        inserted = dialect.insert(table, _PRESENCE)
-        now = await connection.scalar(select(database_instant()))
-        statement = inserted.on_conflict_do_update(
-            index_elements=[table.c.flow_id, table.c.id],
-            set_={name: inserted.excluded[name] for name in ("shards", "seen_at")},
-        )
-        row = (program.id, self.id, self._name, program.code_version, shards, now, now)
-        given = dialect.insert_parameters(_PRESENCE, [row])
-        await connection.execute(statement, given)
+        # Nobody else writes this row.
+        key = {"flow_id": program.id, "id": self.id}
+        of_process = {"name": self._name, "code_version": program.code_version}
+        row = {**key, **of_process, **seen, "started_at": database_now()}
+        await connection.execute(insert(table).values(row))
 
     async def disappear(self, connection: AsyncConnection) -> None:
         table = self._program.tables.replicas

@@ -18,10 +18,11 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from sqlalchemy import update
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock import Apply, Outcome, Park, PipelineItem, pipeline_hinter
 from rowlock.clock import exponential, monotonic, rest, sleep
@@ -30,23 +31,17 @@ from rowlock.logs import get_logger
 from rowlock.spi import PipelineContext, Wake, is_transient
 from rowlock.streams.computing.hashing import BucketRange
 from rowlock.streams.cut_plan import NoCut
-from rowlock.streams.cutter import Cutter
-from rowlock.streams.flow_view import FlowFacts, KnownFlow, check_shards
+from rowlock.streams.cutter import Cutter, FlowFacts, KnownFlow
+from rowlock.streams.flow_view import check_shards
 from rowlock.streams.key_states import STATES_COUNTED_MAX, ShardCache, count_states
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.dividing import Dividing
 from rowlock.streams.shards.replicas import OwnShard, Replicas
 from rowlock.streams.shards.slow_calls import SlowCalls
 from rowlock.streams.shards.step_work import StepWork, open_timers
-from rowlock.streams.shards.steps import (
-    NextAction,
-    ShardDid,
-    lowest,
-    new_steps,
-    next_action,
-    steer,
-)
-from rowlock.streams.shards.writing import Committer, StepWriter, Telling, topics_of
+from rowlock.streams.shards.steps import NextAction, ShardDid, lowest, new_steps, next_action, steer
+from rowlock.streams.shards.writing import StepWriter, Telling, topics_of
+from rowlock.streams.tables import StreamDatabase
 from rowlock.tasks import as_ordinary
 
 OPENED_AT_ONCE = 64
@@ -84,21 +79,13 @@ class FlowRounds:
         self._program = program
         self._context = context
         self._replicas = replicas
-        transact = context.transact
-        self._known = KnownFlow(
-            program.tables,
-            program.id,
-            [one.newest() for one in program.sources.values()],
-            rows_per_position={
-                name: source.rows_per_position for name, source in program.sources.items()
-            },
-        )
-        self._cutter = Cutter(program, transact)
-        calls = SlowCalls(program, transact, replica=replicas.id, background=context.background)
-        self._work = StepWork(program, context.leased, transact, calls=calls, wake=wake)
+        self._database = StreamDatabase(context.transact)
+        self._known = KnownFlow(program)
+        self._cutter = Cutter(program, context.transact)
+        calls = SlowCalls(program, context, replica=replicas.id)
+        self._work = StepWork(program, context, calls=calls, wake=wake)
         self._telling = Telling(context.name, program.name)
-        committer = Committer(program, context.leased, transact)
-        self._writer = StepWriter(program, committer, replica=replicas.id, telling=self._telling)
+        self._writer = StepWriter(program, context, self._telling, replica=replicas.id)
         self._dividing = Dividing(program, context, self._writer, replicas=replicas)
         self._looks_at = 0.0
 
@@ -190,18 +177,15 @@ class FlowRounds:
 
     async def _relieve(self) -> None:
         """Request a checkpoint if there are too many unwritten states here."""
-        opened = [shard for shard in self.shards.values() if shard.is_open]
-        first, dirty = lowest(opened), sum(shard.cache.dirty for shard in opened)
+        first = lowest(self.shards.values())
+        dirty = sum(shard.cache.dirty for shard in self.shards.values() if shard.is_open)
         is_much = dirty >= self._program.settings.dirty_keys_max
         if first is None or not is_much or self._known.has_checkpoint(first=first):
             return
         flows = self._program.tables.flows
-
-        async def request(session: AsyncSession, connection: AsyncConnection) -> None:
-            own = update(flows).where(flows.c.id == self._program.id)
-            await connection.execute(own.values(checkpoint_requested=True))
-
-        await self._context.transact(request, purpose="request a checkpoint")
+        own = update(flows).where(flows.c.id == self._program.id)
+        request = own.values(checkpoint_requested=True)
+        await self._database.write("request a checkpoint", lambda one: one.execute(request))
         self._known.is_checkpoint_requested()
         self._hint_others()
 
@@ -245,54 +229,36 @@ class FlowRounds:
         return [shard.progress for shard in self.shards.values() if shard.is_open]
 
     async def _look(self) -> FlowFacts | None:
-        """Read the flow's row and new cuts if due, and the rows of shards that are not open."""
+        """Read the rows of shards that are not open, and the flow's row and new cuts if due."""
         closed = [
             shard for shard in self.shards.values() if not shard.is_open and not shard.is_leaving
         ]
-        known = self._known
-        if not closed and known.facts is not None and monotonic() < self._looks_at:
-            return known.facts
-        last = await self._open_all_but_last(closed)
-
-        async def look(session: AsyncSession, connection: AsyncConnection) -> None:
-            if last:
-                await self._open(connection, last)
-            opened = [shard for shard in self.shards.values() if shard.is_open]
-            first = lowest(opened)
-            await known.look(connection, first=0 if first is None else first)
-            program = self._program
-            if known.moment is not None and not known.moment.is_whole:
-                await check_shards(connection, program.tables, program.name)
-            if first is not None and (lost := known.lost_step(first)) is not None:
-                raise PipelineError(
-                    f"the flow {program.name!r} has no row of step {lost} in"
-                    f" {program.tables.steps.name}, and needs it: restore all tables of streams"
-                    " from a backup of one moment"
-                )
-
-        await self._context.transact(look, purpose="look at a flow", writes=bool(closed))
+        for begin in range(0, len(closed), OPENED_AT_ONCE):
+            some = closed[begin : begin + OPENED_AT_ONCE]
+            await self._database.write("open shards", partial(self._open, closed=some))
         for shard in closed:
             if shard.is_open:
                 self._telling.opened(shard)
-        self._looks_at = monotonic() + LOOK_EVERY_S
-        if known.moment is not None:
-            self._replicas.saw(known.moment.crowd)
+        known = self._known
+        if closed or known.facts is None or monotonic() >= self._looks_at:
+            await self._database.read("look at a flow", self._see)
+            self._looks_at = monotonic() + LOOK_EVERY_S
+            if known.moment is not None:
+                self._replicas.saw(known.moment.crowd)
         return known.facts
 
-    async def _open_all_but_last(self, closed: Sequence[OwnShard]) -> Sequence[OwnShard]:
-        """Open shards, some in each transaction; return those that are left for the last one."""
-        while len(closed) > OPENED_AT_ONCE:
-            some, closed = closed[:OPENED_AT_ONCE], closed[OPENED_AT_ONCE:]
-
-            async def work(
-                session: AsyncSession,
-                connection: AsyncConnection,
-                some: Sequence[OwnShard] = some,
-            ) -> None:
-                await self._open(connection, some)
-
-            await self._context.transact(work, purpose="open shards")
-        return closed
+    async def _see(self, connection: AsyncConnection) -> None:
+        program, known = self._program, self._known
+        first = lowest(self.shards.values())
+        await known.look(connection, first=first or 0)
+        if known.moment is not None and not known.moment.is_whole:
+            await check_shards(connection, program.tables, program.name)
+        if first is not None and (lost := known.lost_step(first)) is not None:
+            raise PipelineError(
+                f"the flow {program.name!r} has no row of step {lost} in"
+                f" {program.tables.steps.name}, and needs it: restore all tables of streams"
+                " from a backup of one moment"
+            )
 
     async def _open(self, connection: AsyncConnection, closed: Sequence[OwnShard]) -> None:
         """Read the rows of shards that are held still, and write there who holds them."""
@@ -402,11 +368,6 @@ class FlowRunner:
         self._rounds.is_hinted()
         self._woken.set()
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether a look that began after it was woken last found nothing to do."""
-        return self._found_nothing >= self.wakes
-
     def has_nothing_left(self) -> bool:
         """Whether a whole look since the last call found nothing, without a hint; look again."""
         asked = self._asked
@@ -461,12 +422,9 @@ class FlowRunner:
     async def disappear(self) -> None:
         """Report that this replica leaves: its shards are others' as it releases them."""
         # If the database does not hear of it, they see it soon.
-
-        async def work(session: AsyncSession, connection: AsyncConnection) -> None:
-            await self._replicas.disappear(connection)
-
         try:
-            await self.context.transact(work, purpose="say that a replica is gone")
+            database = StreamDatabase(self.context.transact)
+            await database.write("say that a replica is gone", self._replicas.disappear)
         except Exception as error:
             text = "%(flow)s: the other replicas are not told that this one is gone"
             logger.debug(text, {"flow": self._program.name}, exc_info=error)

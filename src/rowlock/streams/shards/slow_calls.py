@@ -9,24 +9,22 @@ that.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from threading import get_ident
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from sqlalchemy import update
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.clock import is_real
 from rowlock.logs import get_logger
-from rowlock.pipelines.context import BackgroundTasks
-from rowlock.spi import database_time_after
-from rowlock.streams.computing.handlers import StageHandler, StepContext, key_under_way
-from rowlock.streams.flow_view import Transact
+from rowlock.spi import PipelineContext, database_time_after
+from rowlock.streams.computing.handlers import StageHandler, StepContext, call_under_way
 from rowlock.streams.program import FlowProgram
+from rowlock.streams.tables import StreamDatabase
 from rowlock.tasks import DaemonThreads
 
 T = TypeVar("T")
@@ -47,7 +45,8 @@ logger = get_logger(__name__)
 
 SLOW_S: Final = 1.0
 """A call that takes longer is shown, in seconds."""
-NOT_BUSY: Final = {"busy_lo": None, "busy_stage": None, "busy_key": None, "busy_since": None}
+BUSY: Final = ("busy_lo", "busy_stage", "busy_key", "busy_since")
+"""Columns of a replica that show the call."""
 
 
 class SlowCall(NamedTuple):
@@ -59,27 +58,20 @@ class SlowCall(NamedTuple):
     key: str | None
 
 
-@dataclass(slots=True)
-class _Called:
-    lo: int
-    context: StepContext | None = None
-    stage: str = ""
-
-
 class SlowCalls:
     def __init__(
         self,
         program: FlowProgram,
-        transact: Transact,
+        context: PipelineContext[Any],
         *,
         replica: UUID,
-        background: BackgroundTasks,
     ) -> None:
         self._program = program
-        self._transact = transact
+        self._background = context.background
+        self._database = StreamDatabase(context.transact)
         self._replica = replica
-        self._background = background
-        self._called: dict[int, _Called] = {}
+        # By thread, the first bucket of its shard, and the context of its last call
+        self._called: dict[int, tuple[int, StepContext | None]] = {}
         self._threads = 0
         self._seen: list[SlowCall] = []
         self._shown: SlowCall | None = None
@@ -88,18 +80,18 @@ class SlowCalls:
 
     def watched(self, stage: StageHandler) -> StageHandler:
         """Return a handler whose calls are seen here."""
-        call, name = stage.call, stage.name
+        call = stage.call
 
         def watched_call(context: StepContext, *rest: Any) -> Any:
-            called = self._called[get_ident()]
-            called.context, called.stage = context, name
+            thread = get_ident()
+            self._called[thread] = (self._called[thread][0], context)
             return call(context, *rest)
 
         return replace(stage, call=watched_call)
 
     def computes(self, lo: int) -> None:
         """Note that this thread computes the shard whose first bucket is `lo`."""
-        self._called[get_ident()] = _Called(lo)
+        self._called[get_ident()] = (lo, None)
 
     def begin(self, work: Callable[[], None]) -> asyncio.Future[None]:
         """Run `work`, which calls handlers, in a thread; on virtual time, here."""
@@ -133,9 +125,9 @@ class SlowCalls:
 
     def _look(self) -> None:
         calls = [
-            SlowCall(one.lo, context, one.stage, key_under_way(context))
-            for one in list(self._called.values())
-            if (context := one.context) is not None
+            SlowCall(lo, context, *call_under_way(context))
+            for lo, context in list(self._called.values())
+            if context is not None
         ]
         slow = [one for one in calls if one in self._seen]
         if self._shown not in slow and (slow or self._shown is not None):
@@ -151,19 +143,15 @@ class SlowCalls:
     async def _write(self, call: SlowCall | None, *, behind: asyncio.Task[None] | None) -> None:
         if behind is not None:
             await asyncio.wait([behind])
-        values: dict[str, Any] = dict(NOT_BUSY)
+        busy: Sequence[Any] = [None] * len(BUSY)
         if call is not None:
             since = database_time_after(timedelta(seconds=-SLOW_S))
-            values = {"busy_lo": call.lo, "busy_stage": call.stage, "busy_key": call.key}
-            values["busy_since"] = since
+            busy = call.lo, call.stage, call.key, since
         table = self._program.tables.replicas
         own = (table.c.flow_id == self._program.id, table.c.id == self._replica)
-
-        async def write(session: AsyncSession, connection: AsyncConnection) -> None:
-            await connection.execute(update(table).where(*own).values(values))
-
+        shown = update(table).where(*own).values(dict(zip(BUSY, busy, strict=True)))
         try:
-            await self._transact(write, purpose="show a slow call")
+            await self._database.write("show a slow call", lambda one: one.execute(shown))
         except Exception as error:
             # It is for people alone.
             extra = {"flow": self._program.name}

@@ -15,21 +15,22 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.clock import stopwatch
-from rowlock.spi import LeasedTable, Wake
+from rowlock.spi import PipelineContext, Wake
 from rowlock.streams.computing.compute import Computed, PoisonedKey, compute, keys_of
 from rowlock.streams.computing.handlers import StageHandler, StepTime
 from rowlock.streams.computing.hashing import bucket_of
 from rowlock.streams.computing.rows import EventBatch, SourceRows, divide
+from rowlock.streams.cut_plan import Cut
 from rowlock.streams.exchanging import Events, Exchange, ReceivingStage
-from rowlock.streams.flow_view import RecordedCut, Transact
 from rowlock.streams.key_states import (
     TIMERS_READ_MAX,
     ShardCache,
@@ -43,6 +44,7 @@ from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.replicas import OwnShard
 from rowlock.streams.shards.slow_calls import SlowCalls
 from rowlock.streams.shards.steps import PartRow, ShardDid, StagesDone, StageThread, StepsOf
+from rowlock.streams.tables import StreamDatabase
 
 
 async def open_timers(
@@ -53,7 +55,7 @@ async def open_timers(
     while True:
         after = cache.timers_read_until
         found: list[StoredTimer] = await read_timers(
-            connection, program.tables.state, program.id, ranges=[shard.range], after=after
+            connection, program.tables.state, program.id, buckets=shard.range, after=after
         )
         for timer in found:
             stage = cache[timer.name]
@@ -131,20 +133,19 @@ class StepWork:
     def __init__(
         self,
         program: FlowProgram,
-        leased: LeasedTable,
-        transact: Transact,
+        context: PipelineContext[Any],
         *,
         calls: SlowCalls,
         wake: Wake,
     ) -> None:
         self.under_way: list[StepsOf] = []  # steps that were begun and are not through
         self._program = program
-        self._transact = transact
+        self._database = StreamDatabase(context.transact)
         self._calls = calls
         self._wake = wake
         self._stages = [calls.watched(stage) for stage in program.stages]
         self._receiving = receiving_stages(program)
-        self.exchange = Exchange(program, leased, transact)
+        self.exchange = Exchange(program, context)
 
     def begin(self, steps: StepsOf) -> None:
         """Have shards be within these steps until `advance` returns what they did."""
@@ -170,7 +171,10 @@ class StepWork:
             if not await self._is_computed(steps):
                 break
             if steps.keys is not None:
-                await self._load_apart(steps, steps.keys)
+                missing = self._missing(steps, steps.keys)
+                if any(missing):
+                    load = partial(self._load, steps=steps, missing=missing)
+                    await self._database.read("read the states of steps", load)
                 self._begin_thread(steps, finds_keys=False)
                 continue
             steps.stage += 1
@@ -202,20 +206,20 @@ class StepWork:
         """Return the rows of the sources; their states are read with them where keys are known."""
         await self._read_timers(steps)
 
-        async def read(session: AsyncSession, connection: AsyncConnection) -> Events:
+        async def read(connection: AsyncConnection) -> Events:
             events = await self._rows(connection, steps)
             if self._program.stages[0].by is None:
                 keys = {
                     shard: self._keys(steps.did[shard], own, 0)
                     for shard, own in zip(steps.shards, events, strict=True)
                 }
-                await self._load(connection, steps, keys)
+                await self._load(connection, steps, self._missing(steps, keys))
             replays = [shard for shard in steps.shards if steps.did[shard].is_replay]
             if replays:
                 steps.parts = await self._parts(connection, steps, replays)
             return events
 
-        return await self._transact(read, purpose="read the rows of steps", writes=False)
+        return await self._database.read("read the rows of steps", read)
 
     async def _rows(self, connection: AsyncConnection, steps: StepsOf) -> Events:
         ranges = [shard.range for shard in steps.shards]
@@ -237,13 +241,8 @@ class StepWork:
             if (known := shard.cache.timers_read_until) is not None and known <= until
         ]
         for shard in lacking:
-
-            async def read(
-                session: AsyncSession, connection: AsyncConnection, shard: OwnShard = shard
-            ) -> None:
-                await open_timers(connection, self._program, shard, until=until)
-
-            await self._transact(read, purpose="read timers", writes=False)
+            read = partial(open_timers, program=self._program, shard=shard, until=until)
+            await self._database.read("read timers", read)
 
     async def _parts(
         self, connection: AsyncConnection, steps: StepsOf, shards: Sequence[OwnShard]
@@ -264,41 +263,31 @@ class StepWork:
         due = due_keys(did.cache[stage.name], did.steps.cuts[-1].now)
         return list(dict.fromkeys([*keys, *due]))
 
-    async def _load_apart(self, steps: StepsOf, keys: Mapping[OwnShard, Sequence[str]]) -> None:
+    def _missing(self, steps: StepsOf, keys: Mapping[OwnShard, Sequence[str]]) -> list[list[str]]:
+        """Return for each shard the keys whose states are not known."""
         name = self._program.stages[steps.stage].name
-        self._forget_rows(steps, name)
-        if not any(shard.cache[name].missing(keys[shard]) for shard in steps.shards):
-            return
-
-        async def read(session: AsyncSession, connection: AsyncConnection) -> None:
-            await self._load(connection, steps, keys)
-
-        await self._transact(read, purpose="read the states of steps", writes=False)
+        caches, fold = [shard.cache[name] for shard in steps.shards], self._program.folds.get(name)
+        if fold is not None and not fold.is_cached:
+            # Rows of the host are read anew, since another writer may have changed them.
+            for cache in caches:
+                cache.shrink(0)
+        pairs = zip(steps.shards, caches, strict=True)
+        return [cache.missing(keys[shard]) for shard, cache in pairs]
 
     async def _load(
-        self, connection: AsyncConnection, steps: StepsOf, keys: Mapping[OwnShard, Sequence[str]]
+        self, connection: AsyncConnection, steps: StepsOf, missing: Sequence[Sequence[str]]
     ) -> None:
-        name = self._program.stages[steps.stage].name
-        self._forget_rows(steps, name)
-        caches = [shard.cache[name] for shard in steps.shards]
-        missing = [shard.cache[name].missing(keys[shard]) for shard in steps.shards]
+        program, name = self._program, self._program.stages[steps.stage].name
         wanted = [key for own in missing for key in own]
         if not wanted:
             return
-        fold, table = self._program.folds.get(name), self._program.tables.state
+        fold, table = program.folds.get(name), program.tables.state
         if fold is not None:
             found = await fold.read(connection, wanted)
         else:
-            found = await read_states(connection, table, self._program.id, name=name, keys=wanted)
-        for cache, own in zip(caches, missing, strict=True):
-            cache.read(own, found)
-
-    def _forget_rows(self, steps: StepsOf, name: str) -> None:
-        """Have rows of the host read anew that another writer may have changed."""
-        fold = self._program.folds.get(name)
-        if fold is not None and not fold.is_cached:
-            for shard in steps.shards:
-                shard.cache[name].shrink(0)
+            found = await read_states(connection, table, program.id, name=name, keys=wanted)
+        for shard, own in zip(steps.shards, missing, strict=True):
+            shard.cache[name].read(own, found)
 
     def _compute(self, did: ShardDid, events: Sequence[Sequence[SourceRows]], number: int) -> None:
         """Do the stage up to the first step that fails; `events` are those of each step."""
@@ -329,7 +318,7 @@ class StepWork:
     def _compute_step(
         self,
         did: ShardDid,
-        cut: RecordedCut,
+        cut: Cut,
         batch: EventBatch[Any],
         *,
         stage: StageHandler,

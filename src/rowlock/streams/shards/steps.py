@@ -12,25 +12,19 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
 from typing import Any, NamedTuple
-from uuid import UUID
 
-from rowlock import PipelineItem
 from rowlock.spi import Wake
 from rowlock.stream_errors import ShardStateError
 from rowlock.streams.computing.compute import Computed, PoisonedKey
 from rowlock.streams.computing.handlers import NOTHING_YET, HandedOut
-from rowlock.streams.computing.hashing import BUCKETS, BucketRange, combined
+from rowlock.streams.computing.hashing import BUCKETS, combined
 from rowlock.streams.computing.rows import SentMessages, input_digest
-from rowlock.streams.cut_plan import (
-    BYTES_TOGETHER_MAX,
-    ROWS_TOGETHER_MAX,
-    STEPS_TOGETHER_MAX,
-)
-from rowlock.streams.flow_view import FlowFacts, KnownFlow, RecordedCut
+from rowlock.streams.cut_plan import BYTES_TOGETHER_MAX, ROWS_TOGETHER_MAX, STEPS_TOGETHER_MAX, Cut
+from rowlock.streams.cutter import FlowFacts, KnownFlow
 from rowlock.streams.folds import FoldedRow
 from rowlock.streams.key_states import ShardCache, StateWrite
 from rowlock.streams.outputs import ResultRow
-from rowlock.streams.shards.replicas import OwnShard, StepFailures
+from rowlock.streams.shards.replicas import OwnShard
 from rowlock.streams.shards.slow_calls import SLOW_S, SlowCalls
 
 
@@ -47,20 +41,23 @@ class PartRow(NamedTuple):
 
 @dataclass(slots=True)
 class StepWrite:
-    item: PipelineItem[Any]
-    range: BucketRange
-    before: int  # the step that its row says it does next
+    """What is to be written of a shard, beside what its row has."""
+
+    shard: OwnShard
     step: int  # the step that it is to do next
-    version: int  # the step at whose start the states are that are in the database then
-    snapshot: int | None  # of the older version that is kept; None if there is none
-    replica: UUID
-    failures: StepFailures = field(default_factory=StepFailures)
     parts: list[PartRow] = field(default_factory=list)
     results: dict[str, list[ResultRow]] = field(default_factory=dict)
     states: list[StateWrite] = field(default_factory=list)
     # Of the host's tables, by the name of the stage that has folded into them
     rows: dict[str, list[FoldedRow]] = field(default_factory=dict)
-    state_keys: int = 0  # how many keys have a state then, at least
+    # As in `OwnShard`, once this is written
+    version: int = field(init=False)
+    snapshot: int | None = field(init=False)
+    state_keys: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        own = self.shard
+        self.version, self.snapshot, self.state_keys = own.version, own.snapshot, own.state_keys
 
 
 NO_INPUT = input_digest(())
@@ -69,8 +66,8 @@ NO_INPUT = input_digest(())
 @dataclass(eq=False)
 class StepsOf:
     shards: list[OwnShard]  # all at the first of these steps
-    before: RecordedCut  # the cut before them
-    cuts: Sequence[RecordedCut]
+    before: Cut  # the cut before them
+    cuts: Sequence[Cut]
     stage: int = 0  # the number of the stage that is done next
     did: dict[OwnShard, ShardDid] = field(default_factory=dict)
     # What replays are compared with, by `lo` and step
@@ -282,11 +279,9 @@ def new_steps(
     return found
 
 
-def together(
-    known: KnownFlow, before: RecordedCut, cuts: Sequence[RecordedCut]
-) -> list[RecordedCut]:
+def together(known: KnownFlow, before: Cut, cuts: Sequence[Cut]) -> list[Cut]:
     """Return the first of `cuts` done in one transaction; a snapshot's step is the last."""
-    taken: list[RecordedCut] = []
+    taken: list[Cut] = []
     rows = size = 0
     for earlier, cut in pairwise([before, *cuts]):
         rows += known.weight(earlier, cut)

@@ -11,179 +11,76 @@ A step that fails is tried again by the next holder of the shard, later each tim
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, cast
 from uuid import UUID
 
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock import Outcome, Park, Retry
 from rowlock.errors import describe
-from rowlock.events import emit, has_listeners
+from rowlock.events import Event, emit, has_listeners
 from rowlock.logs import get_logger
-from rowlock.spi import BULK, Fenced, LeasedTable, fence, is_transient
+from rowlock.spi import BULK, Fenced, PipelineContext, fence, is_transient
 from rowlock.stream_errors import ReplayMismatchError, RowsChanged
 from rowlock.streams import events
 from rowlock.streams.computing.hashing import bucket_of
 from rowlock.streams.cut_plan import Cut
-from rowlock.streams.flow_view import Transact
 from rowlock.streams.folds import FoldedRow
 from rowlock.streams.key_states import StateWrite, write_states
-from rowlock.streams.outputs import ResultRow
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.replicas import OwnShard, StepFailures
-from rowlock.streams.shards.steps import ShardDid, StepWrite
+from rowlock.streams.shards.steps import PartRow, ShardDid, StepWrite
+from rowlock.streams.tables import StreamDatabase
 
-_PART = (
-    "flow_id",
-    "step",
-    "lo",
-    "hi",
-    "rows",
-    "input_digest",
-    "outputs",
-    "output_digest",
-    "seconds",
-)
+_PART = ("flow_id", "lo", "hi", *PartRow._fields)
 
 
-class Committer:
-    def __init__(self, program: FlowProgram, leased: LeasedTable, transact: Transact) -> None:
-        self._program = program
-        self._leased = leased
-        self._transact = transact
-        column = leased.column
-        self._step = column("step")
-        own = (
-            *("step", "version", "snapshot", "replica", "failures", "failed_step", "last_error"),
-            *("state_keys", "state_keys_at"),
-        )
-        self._columns = [column(name) for name in own]
-
-    async def commit(self, writes: Sequence[StepWrite]) -> frozenset[UUID]:
-        """Write steps of shards in one transaction; return the tokens of those written."""
-        # The others are held no longer, or their rows say that they do another step next: nothing
-        # is written for them.
-
-        async def work(session: AsyncSession, connection: AsyncConnection) -> frozenset[UUID]:
-            return await self._write(connection, writes)
-
-        return await self._transact(work, purpose="write steps")
-
-    async def _write(
-        self, connection: AsyncConnection, writes: Sequence[StepWrite]
-    ) -> frozenset[UUID]:
-        # Before anything else: what follows counts for those alone that are held until the commit.
-        tokens = await fence(
-            connection, self._leased, [self._fenced(one) for one in writes], waits=True
-        )
-        held = [one for one in writes if one.item.lock_token in tokens]
-        await self._write_parts(connection, held)
-        for name, rows in _results_of(held).items():
-            await self._program.outputs[name].write(connection, rows)
-        states = [state for one in held for state in one.states]
-        if states:
-            table = self._program.tables.state
-            await write_states(connection, table, self._program.id, states=states)
-        for name, fold in self._program.folds.items():
-            folded = [row for one in held for row in one.rows.get(name, ())]
-            await fold.write(connection, folded)
-        return tokens
-
-    def _fenced(self, write: StepWrite) -> Fenced:
-        failures = write.failures
-        values = (
-            write.step,
-            write.version,
-            write.snapshot,
-            write.replica,
-            failures.failures,
-            failures.failed_step,
-            None,  # What it has failed of before is over.
-            write.state_keys,
-            write.version,
-        )
-        assigned = dict(zip(self._columns, values, strict=True))
-        return Fenced(write.item, assigned, unless_changed={self._step: write.before})
-
-    async def _write_parts(self, connection: AsyncConnection, writes: Sequence[StepWrite]) -> None:
-        rows: list[tuple[Any, ...]] = [
-            (
-                self._program.id,
-                part.step,
-                one.range.lo,
-                one.range.hi,
-                part.rows,
-                part.input_digest,
-                part.outputs,
-                part.output_digest,
-                part.seconds,
-            )
-            for one in writes
-            for part in one.parts
-        ]
-        if rows:
-            dialect = BULK.of(connection)
-            statement = dialect.insert(self._program.tables.parts, _PART)
-            await connection.execute(statement, dialect.insert_parameters(_PART, rows))
+P = ParamSpec("P")
 
 
-def _results_of(writes: Sequence[StepWrite]) -> dict[str, list[ResultRow]]:
-    results: dict[str, list[ResultRow]] = {}
-    for one in writes:
-        for name, rows in one.results.items():
-            results.setdefault(name, []).extend(rows)
-    return results
-
-
-# ---------------------------------------------------------------- events
+def emit_if_heard(kind: Callable[P, Event], *facts: P.args, **more: P.kwargs) -> None:
+    if has_listeners(cast("type[Event]", kind)):
+        emit(kind(*facts, **more))
 
 
 class Telling:
+    """Emits what happens to the shards of one flow."""
+
     def __init__(self, pipeline: str, flow: str) -> None:
         self._of = (pipeline, flow)
 
     def cut(self, cut: Cut) -> None:
-        if has_listeners(events.StepCut):
-            flags = (cut.is_checkpoint, cut.is_snapshot)
-            emit(events.StepCut(*self._of, cut.step, cut.rows, *flags))
+        flags = (cut.is_checkpoint, cut.is_snapshot)
+        emit_if_heard(events.StepCut, *self._of, cut.step, cut.rows, *flags)
 
     def opened(self, shard: OwnShard) -> None:
-        if has_listeners(events.ShardOpened):
-            emit(events.ShardOpened(*self._shard(shard), shard.version, shard.step))
+        emit_if_heard(events.ShardOpened, *self._shard(shard), shard.version, shard.step)
 
     def released(self, shard: OwnShard) -> None:
-        if has_listeners(events.ShardReleased):
-            emit(events.ShardReleased(*self._shard(shard), shard.step))
+        emit_if_heard(events.ShardReleased, *self._shard(shard), shard.step)
 
     def replayed(self, shard: OwnShard, first: int, end: int) -> None:
         """Emit that a shard has repeated the steps from `first` to one below `end`."""
-        if has_listeners(events.ShardReplayed) and first < end:
-            emit(events.ShardReplayed(*self._shard(shard), first, end - 1))
+        if first < end:
+            emit_if_heard(events.ShardReplayed, *self._shard(shard), first, end - 1)
 
     def failed(self, shard: OwnShard, step: int, error: str, *, is_parked: bool) -> None:
-        if has_listeners(events.StepFailed):
-            failures = shard.failures.with_failure(step).failures
-            emit(events.StepFailed(*self._shard(shard), step, error, failures, is_parked))
+        failures = shard.failures.with_failure(step).failures
+        emit_if_heard(events.StepFailed, *self._shard(shard), step, error, failures, is_parked)
 
-    def written(self, shard: OwnShard, write: StepWrite) -> None:
-        if has_listeners(events.StepDone):
-            self._done(shard, write)
-        if write.version == write.step and has_listeners(events.CheckpointWritten):
-            emit(events.CheckpointWritten(*self._shard(shard), write.version, len(write.states)))
-
-    def _done(self, shard: OwnShard, write: StepWrite) -> None:
-        parts = {part.step: part for part in write.parts}
-        for step in range(write.before, write.step):
+    def written(self, write: StepWrite) -> None:
+        """Emit what is written, before its shard knows that."""
+        of, parts = self._shard(write.shard), {part.step: part for part in write.parts}
+        for step in range(write.shard.step, write.step):
             part = parts.get(step)
             rows, outputs = (0, 0) if part is None else (part.rows, part.outputs)
-            emit(events.StepDone(*self._shard(shard), step, rows, outputs))
+            emit_if_heard(events.StepDone, *of, step, rows, outputs)
+        if write.version == write.step:
+            emit_if_heard(events.CheckpointWritten, *of, write.version, len(write.states))
 
     def _shard(self, shard: OwnShard) -> tuple[str, str, int, int]:
         return (*self._of, shard.range.lo, shard.range.hi)
-
-
-# ---------------------------------------------------------------- results and failures
 
 
 logger = get_logger(__name__)
@@ -204,12 +101,18 @@ def topics_of(program: FlowProgram, done: Sequence[ShardDid]) -> list[str]:
 
 class StepWriter:
     def __init__(
-        self, program: FlowProgram, committer: Committer, *, replica: UUID, telling: Telling
+        self,
+        program: FlowProgram,
+        context: PipelineContext[Any],
+        telling: Telling,
+        *,
+        replica: UUID,
     ) -> None:
         self._program = program
-        self._committer = committer
-        self._replica = replica
+        self._leased = context.leased
+        self._database = StreamDatabase(context.transact)
         self._telling = telling
+        self._replica = replica
 
     async def write(self, done: Sequence[ShardDid]) -> None:
         """Write what shards did, and have those leave that failed."""
@@ -217,16 +120,77 @@ class StepWriter:
         for did in (one for one in done if one.is_replay):
             first, did.shard.at = did.shard.at, did.step
             self._telling.replayed(did.shard, first, did.step)
-        writes = {did.shard: self._write_of(did) for did in done if did.step > did.shard.step}
+        writes = [self._write_of(did) for did in done if did.step > did.shard.step]
         if writes:
-            await self._commit(writes)
+            await self._write_all(writes)
         for did in done:
             if did.has_failed and did.shard.is_open:
                 self._has_failed(did)
 
+    async def write_versions(self, shards: Sequence[OwnShard]) -> None:
+        """Write the states of shards as of the step that each does next."""
+        writes = [StepWrite(shard, shard.step) for shard in shards]
+        for write in writes:
+            self._add_states(write)
+        await self._write_all(writes)
+
+    async def commit(self, writes: Sequence[StepWrite]) -> frozenset[UUID]:
+        """Write steps of shards in one transaction; return the tokens of those written."""
+        # The others are held no longer, or their rows say that they do another step next: nothing
+        # is written for them.
+        return await self._database.write("write steps", lambda one: self._write(one, writes))
+
+    async def _write(
+        self, connection: AsyncConnection, writes: Sequence[StepWrite]
+    ) -> frozenset[UUID]:
+        program = self._program
+        # Before anything else: what follows counts for those alone that are held until the commit.
+        fenced = [self._fenced(one) for one in writes]
+        tokens = await fence(connection, self._leased, fenced, waits=True)
+        held = [one for one in writes if one.shard.item.lock_token in tokens]
+        parts = [
+            (program.id, one.shard.range.lo, one.shard.range.hi, *part)
+            for one in held
+            for part in one.parts
+        ]
+        if parts:
+            dialect = BULK.of(connection)
+            statement = dialect.insert(program.tables.parts, _PART)
+            await connection.execute(statement, dialect.insert_parameters(_PART, parts))
+        for name, output in program.outputs.items():
+            results = [row for one in held for row in one.results.get(name, ())]
+            if results:
+                await output.write(connection, results)
+        states = [state for one in held for state in one.states]
+        if states:
+            await write_states(connection, program.tables.state, program.id, states=states)
+        for name, fold in program.folds.items():
+            await fold.write(connection, [row for one in held for row in one.rows.get(name, ())])
+        return tokens
+
+    def _fenced(self, write: StepWrite) -> Fenced:
+        column = self._leased.column
+        values = {
+            "step": write.step,
+            "version": write.version,
+            "snapshot": write.snapshot,
+            "replica": self._replica,
+            # What it has failed of before is over.
+            "failures": 0,
+            "failed_step": None,
+            "last_error": None,
+            "state_keys": write.state_keys,
+            "state_keys_at": write.version,
+        }
+        return Fenced(
+            write.shard.item,
+            {column(name): value for name, value in values.items()},
+            unless_changed={column("step"): write.shard.step},
+        )
+
     def _has_failed(self, did: ShardDid) -> None:
         if did.poisoned is not None:
-            self.failed(did.shard, did.step, did.poisoned.text)
+            self._fail(did.shard, did.step, did.poisoned.text)
         else:
             # Nothing but a checkpoint stands between the states here and those in the database.
             error = ReplayMismatchError(
@@ -240,14 +204,7 @@ class StepWriter:
             self._telling.failed(did.shard, did.step, text, is_parked=True)
             self._leave(did.shard, Park(text))
 
-    async def write_versions(self, shards: Sequence[OwnShard]) -> None:
-        """Write the states of shards as of the step that each does next."""
-        writes = {shard: self._empty(shard, shard.step) for shard in shards}
-        for shard, write in writes.items():
-            self._with_states(write, shard)
-        await self._commit(writes)
-
-    def failed(self, shard: OwnShard, step: int, text: str) -> None:
+    def _fail(self, shard: OwnShard, step: int, text: str) -> None:
         """Have a shard leave that cannot do `step`."""
         failures = shard.failures.with_failure(step)
         is_parked = failures.at(step) >= self._program.settings.failures_max
@@ -265,31 +222,18 @@ class StepWriter:
     def _write_of(self, did: ShardDid) -> StepWrite:
         shard = did.shard
         own = [cut for cut in did.steps.cuts if shard.step <= cut.step < did.step]
-        writes_states = any(cut.is_checkpoint for cut in own)
-        snapshots = [cut.step + 1 for cut in own if cut.is_snapshot]
-        write = self._empty(shard, did.step)
-        write.snapshot = snapshots[-1] if snapshots else shard.snapshot
-        write.parts, write.results = did.parts, did.results
-        if writes_states:
-            self._with_states(write, shard)
+        write = StepWrite(shard, did.step, parts=did.parts, results=did.results)
+        for cut in own:
+            if cut.is_snapshot:
+                write.snapshot = cut.step + 1
+        if any(cut.is_checkpoint for cut in own):
+            self._add_states(write)
             write.rows = self._folded(shard)
         return write
 
-    def _empty(self, shard: OwnShard, step: int) -> StepWrite:
-        return StepWrite(
-            shard.item,
-            shard.range,
-            before=shard.step,
-            step=step,
-            version=shard.version,
-            snapshot=shard.snapshot,
-            replica=self._replica,
-            state_keys=shard.state_keys,
-        )
-
-    def _with_states(self, write: StepWrite, shard: OwnShard) -> None:
+    def _add_states(self, write: StepWrite) -> None:
         """Add the states that are not written yet, as of the step that comes next."""
-        write.version = write.step
+        shard, write.version = write.shard, write.step
         stages = [(name, one) for name, one in shard.cache if name not in self._program.folds]
         write.state_keys += sum(stage.grown for _, stage in stages)
         # What is written belongs to the step behind an earlier snapshot, whose values stay.
@@ -306,43 +250,45 @@ class StepWriter:
             if (dirty := shard.cache[name].dirty)
         }
 
-    async def _commit(self, writes: Mapping[OwnShard, StepWrite]) -> None:
+    async def _write_all(self, writes: Sequence[StepWrite]) -> None:
         try:
-            tokens = await self._committer.commit(list(writes.values()))
+            tokens = await self.commit(writes)
         except Exception as error:
             if is_transient(error):
                 raise
             if not (isinstance(error, RowsChanged) and self._redo(writes)):
                 await self._refused(writes, error)
             return
-        for shard, write in writes.items():
-            if write.item.lock_token in tokens:
-                self._written(shard, write)
+        for write in writes:
+            if write.shard.item.lock_token in tokens:
+                self._is_written(write)
             else:
-                shard.drop()
+                write.shard.drop()
 
-    def _redo(self, writes: Mapping[OwnShard, StepWrite]) -> bool:
+    def _redo(self, writes: Sequence[StepWrite]) -> bool:
         """Redo a step over rows that the host changed; return whether it may be redone again."""
         if len(writes) > 1:
             return False
-        (shard,) = writes
+        shard = writes[0].shard
         shard.drop()
         shard.redone = (shard.redone + 1) % REDONE_MAX
         return shard.redone > 0
 
-    async def _refused(self, writes: Mapping[OwnShard, StepWrite], error: Exception) -> None:
+    async def _refused(self, writes: Sequence[StepWrite], error: Exception) -> None:
         """Find the shard whose results the database refuses, and write the others without it."""
-        if len(writes) == 1:
-            ((shard, write),) = writes.items()
-            text = "%(flow)s: step %(step)s of the shard %(shard)s was refused by the database"
-            extra = {"flow": self._program.name, "step": write.before, "shard": write.range}
-            logger.warning(text, extra, exc_info=error)
-            self.failed(shard, write.before, f"step {write.before}: {describe(error)}")
+        if len(writes) > 1:
+            for write in writes:
+                await self._write_all([write])
             return
-        for shard, write in writes.items():
-            await self._commit({shard: write})
+        shard = writes[0].shard
+        text = "%(flow)s: step %(step)s of the shard %(shard)s was refused by the database"
+        extra = {"flow": self._program.name, "step": shard.step, "shard": shard.range}
+        logger.warning(text, extra, exc_info=error)
+        self._fail(shard, shard.step, f"step {shard.step}: {describe(error)}")
 
-    def _written(self, shard: OwnShard, write: StepWrite) -> None:
+    def _is_written(self, write: StepWrite) -> None:
+        self._telling.written(write)
+        shard = write.shard
         shard.at = shard.step = write.step
         shard.version, shard.snapshot = write.version, write.snapshot
         shard.failures, shard.redone = StepFailures(), 0
@@ -355,4 +301,3 @@ class StepWriter:
             shard.cache[state.name].dirty.discard(state.key)
         for name, fold in self._program.folds.items():
             fold.is_written(shard.cache[name])
-        self._telling.written(shard, write)

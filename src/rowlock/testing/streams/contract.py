@@ -22,12 +22,13 @@ import os
 import pickle
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import wraps
 from importlib import import_module
 from inspect import getfile
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
@@ -47,12 +48,7 @@ from rowlock.streams.inputs.event_log import APPEND_EVENTS_MAX, EventLog
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.pipeline import FlowPipeline
 from rowlock.testing.databases import TemporaryDatabase
-from rowlock.testing.failpoints import (
-    Boundary,
-    CommittedWrites,
-    Failpoints,
-    lose_connection,
-)
+from rowlock.testing.failpoints import Boundary, CommittedWrites, Failpoints, lose_connection
 from rowlock.testing.stepping import run_until_settled
 from rowlock.testing.streams.hidden_inputs import HiddenInputs
 from rowlock.testing.streams.recorded import SHOWN_MAX, FlowRecord, read_shards
@@ -118,7 +114,7 @@ class FlowTrial:
     ) -> FlowRecord:
         """Add the events, portion by portion, and do the steps of each."""
         changes: dict[str, Any] = {"shards": shards, "checkpoint": checkpoint}
-        losing = _LostAnswers(self.flow.program) if lose_answers else None
+        losing = _lost_answers(self.flow.program) if lose_answers else None
         size = -(-len(self.events) // PORTIONS)
 
         def note(_event: events.Event) -> None:
@@ -200,19 +196,16 @@ class FlowTrial:
         return [text for text in found if text is not None][:SHOWN_MAX]
 
 
-class _LostAnswers:
-    """Cuts connections behind the COMMIT of some writes of steps."""
+def _lost_answers(program: FlowProgram) -> Callable[[Boundary], None]:
+    """Return what cuts connections behind the COMMIT of some writes of steps."""
+    parts, numbers = program.tables.parts.name, count(1)
+    are_written = CommittedWrites(lambda sql: "INSERT" in sql and parts in sql)
 
-    def __init__(self, program: FlowProgram) -> None:
-        parts = program.tables.parts.name
-        self._are_written = CommittedWrites(lambda sql: "INSERT" in sql and parts in sql)
-        self._count = 0
+    def lose(boundary: Boundary) -> None:
+        if are_written(boundary) and next(numbers) % ANSWERS == 0:
+            lose_connection(boundary)
 
-    def __call__(self, boundary: Boundary) -> None:
-        if self._are_written(boundary):
-            self._count += 1
-            if self._count % ANSWERS == 0:
-                lose_connection(boundary)
+    return lose
 
 
 def _changed(what: str, codec: StateCodec | None, value: Any) -> str | None:
@@ -423,7 +416,8 @@ class PoisonedFlow:
         if not poisoned.has_exchange:
             whole = await self.trial.reference()
             name = poisoned.stages[0].name
-            left = record.states[name], _without(whole.states[name], self.key)
+            sound = {key: own for key, own in whole.states[name].items() if key != self.key}
+            left = record.states[name], sound
             assert left[0] == left[1], (
                 f"{flow.name}: a key that fails changes states of others: {left[0]}, not {left[1]}"
             )
@@ -455,10 +449,6 @@ def _keys_of(stage: StageHandler, args: tuple[Any, ...]) -> list[Any]:
     if stage.kind == "batch":
         return list(args[1].keys)
     return [tuple(args[1].key.values()) if stage.kind == "fold" else args[1]]
-
-
-def _without(states: Mapping[str, Any], key: str) -> dict[str, Any]:
-    return {one: state for one, state in states.items() if one != key}
 
 
 SEEDS = ("1", "2")  # of hashes; the one that is not this process's is used

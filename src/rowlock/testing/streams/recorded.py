@@ -103,7 +103,8 @@ class FlowRecord:
             yield from _by_key(f"timers of {name!r}", self.timers[name], timers)
         for name, folded in expected.folds.items():
             own_rows = {
-                key: _columns(row, folded.get(key)) for key, row in self.folds[name].items()
+                key: {column: row[column] for column in folded.get(key, row)}
+                for key, row in self.folds[name].items()
             }
             yield from _by_key(f"rows of the fold {name!r}", own_rows, folded)
 
@@ -129,10 +130,6 @@ def _by_key(what: str, own: Mapping[Any, Any], expected: Mapping[Any, Any]) -> I
         yield f"{what}: {key!r} has {own.get(key)!r}, not {expected.get(key)!r}"
     if len(keys) > SHOWN_MAX:
         yield f"{what}: {len(keys) - SHOWN_MAX} more keys"
-
-
-def _columns(row: Mapping[str, Any], expected: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    return row if expected is None else {name: row[name] for name in expected}
 
 
 def _shown(found: Counter[Any]) -> str:

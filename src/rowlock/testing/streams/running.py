@@ -11,23 +11,22 @@ Each opens sessions of its own. Not here: replicas that die (`crashes`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.errors import PipelineError
-from rowlock.spi import LeasedTable, bind_of
 from rowlock.streams.computing.compute import NO_STATE, Computed, KeyState, compute, keys_of
 from rowlock.streams.computing.handlers import NOTHING_YET, HandedOut, StageHandler, StepTime
 from rowlock.streams.computing.hashing import BucketRange, bucket_of
 from rowlock.streams.computing.rows import EventBatch, SentMessages, SourceRows, divide
-from rowlock.streams.cut_plan import Checkpoint
+from rowlock.streams.cut_plan import Checkpoint, Cut
 from rowlock.streams.exchanging import ReceivingStage, arrived
 from rowlock.streams.flow import StreamFlow
-from rowlock.streams.flow_view import BEFORE_FIRST, RecordedCut
+from rowlock.streams.flow_view import BEFORE_FIRST
+from rowlock.streams.inputs.step_inputs import cuts_of, rows_of
 from rowlock.streams.outputs import DEDUP_KEY, TableOutput
 from rowlock.streams.program import FlowProgram, check_fold
 from rowlock.streams.shards.layout import check_number, even_layout
@@ -62,47 +61,24 @@ async def read_reference(
     if a step cannot be computed, or the first ones are kept no more.
     """
     loop = _Loop(program, even_layout(shards))
-    last: RecordedCut | None = None
+    last: Cut | None = None
     next_step = 0
     end = None if before is None else max([before, *(versions or {}).values()])
-    async for cut in _cuts(connection, program):
+    for expected, cut in enumerate(await cuts_of(connection, program.readable), BEFORE_FIRST):
         if end is not None and cut.step >= end:
             break
+        if cut.step != expected:
+            msg = f"step {expected} of {program.name!r} is not kept any more; step {cut.step} is"
+            raise PipelineError(msg)
         if last is not None:
             if before is None or cut.step < before:
                 next_step = cut.step + 1
-            loop.do(cut, await _rows(connection, program, last, cut=cut))
+            loop.do(cut, await rows_of(connection, program.sources, before=last, cut=cut))
         loop.keep_states([each for each, step in (versions or {}).items() if step == cut.step + 1])
         last = cut
     if last is None:
         raise PipelineError(f"the flow {program.name!r} has no steps: was it ever started?")
     return loop.record(next_step)
-
-
-async def _cuts(connection: AsyncConnection, program: FlowProgram) -> AsyncIterator[RecordedCut]:
-    """Yield the cuts, first the one that says where the first step begins."""
-    c = program.tables.steps.c
-    found = select(c.step, c.upto, c.now, c.checkpoint, c.snapshot)
-    own = found.where(c.flow_id == program.id).order_by(c.step)
-    expected = BEFORE_FIRST
-    for row in (await connection.execute(own)).all():
-        if row.step != expected:
-            msg = f"step {expected} of {program.name!r} is not kept any more; step {row.step} is"
-            raise PipelineError(msg)
-        expected += 1
-        yield RecordedCut(row.step, row.upto, row.now, row.checkpoint, row.snapshot)
-
-
-async def _rows(
-    connection: AsyncConnection, program: FlowProgram, last: RecordedCut, *, cut: RecordedCut
-) -> list[SourceRows]:
-    everything = even_layout(1)
-    found = []
-    for name, source in program.sources.items():
-        after, upto = last.upto[name], cut.upto[name]
-        if upto > after:
-            found.append(await source.read(connection, everything, after=after, upto=upto))
-    return found
 
 
 class _Loop:
@@ -119,7 +95,7 @@ class _Loop:
             name: [] for name in program.outputs
         }
 
-    def do(self, cut: RecordedCut, rows: Sequence[SourceRows]) -> None:
+    def do(self, cut: Cut, rows: Sequence[SourceRows]) -> None:
         events = [divide(one, self._ranges) for one in rows]
         parts = [[own[index] for own in events] for index in range(len(self._ranges))]
         sent: dict[str, dict[int, dict[int, SentMessages]]] = {}
@@ -142,7 +118,7 @@ class _Loop:
     def _do_part(
         self,
         stage: StageHandler,
-        cut: RecordedCut,
+        cut: Cut,
         shard: BucketRange,
         *,
         batch: EventBatch[Any],
@@ -354,6 +330,5 @@ async def connected(
     session_factory: Sessions, program: FlowProgram, read: Callable[[AsyncConnection], Awaitable[T]]
 ) -> T:
     """Return the answer of `read`, with a connection to the flow's database."""
-    leased = LeasedTable.of(program.tables.flow_model)
     async with session_factory() as session:
-        return await read(await session.connection({"bind": bind_of(session, leased)}))
+        return await read(await program.tables.connection(session))
