@@ -36,7 +36,8 @@ def engine_of(database: TemporaryDatabase, begin: str | None) -> AsyncEngine:
     driver's own.
     """
     if begin != "autocommit=False":
-        engine = database.create_engine()
+        # The host's own BEGIN waits for the file; on a starved machine 30 of them take their time.
+        engine = database.create_engine(connect_args={"timeout": HANG_S_MAX})
         if begin is not None:
             begins_by_itself(engine, begin)
         return engine

@@ -11,6 +11,7 @@ from sqlalchemy import select
 from rowlock import PipelineManager
 
 from .flows import Bank
+from .waiting import until
 
 
 async def holders(bank: Bank) -> dict[int, Any]:
@@ -34,3 +35,17 @@ async def is_shared(bank: Bank, replicas: int) -> bool:
         there = set(await session.scalars(select(table.c.id)))
     held = Counter(found.values())
     return list(held.values()) == [8 // replicas] * replicas and held.keys() <= there
+
+
+async def shared(bank: Bank, replicas: int) -> dict[int, Any]:
+    """Wait until so many replicas hold as many shards each, and each shard has done a step since,
+    so that it has the name of its holder; return the holders.
+    """
+    await until(lambda: is_shared(bank, replicas))
+    at = max(row.step for row in await bank.shards())
+
+    async def are_past() -> bool:
+        return all(row.step > at for row in await bank.shards()) and await is_shared(bank, replicas)
+
+    await until(are_past)
+    return await holders(bank)

@@ -15,7 +15,7 @@ from rowlock.streams.cut_plan import Checkpoint
 from rowlock.testing import TemporaryDatabase, stepping
 
 from .flows import Bank, add_up, open_bank
-from .replicas import holders, is_shared, started
+from .replicas import is_shared, shared, started
 from .test_steps import known_to
 from .waiting import FAST, is_at_end, is_cut, until
 
@@ -63,15 +63,12 @@ async def test_one_to_four_to_two(database: TemporaryDatabase) -> None:
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
         paying = group.create_task(paid_until(bank, ended))
         ending = [await started(stack, bank)]
-        await until(lambda: is_shared(bank, 1))
-        one = await holders(bank)
+        one = await shared(bank, 1)
         ending += [await started(stack, bank) for _ in range(3)]
-        await until(lambda: is_shared(bank, 4))
-        four = await holders(bank)
+        four = await shared(bank, 4)
         for each in ending[2:]:
             await each.aclose()
-        await until(lambda: is_shared(bank, 2))
-        two = await holders(bank)
+        two = await shared(bank, 2)
         ended.set()
         await paying
         await until(lambda: is_at_end(bank))
