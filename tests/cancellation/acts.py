@@ -141,7 +141,7 @@ async def _written(sessions: Sessions, outcome: Apply) -> AsyncIterator[Work]:
         yield lambda: settler.write(PendingOutcome(item, outcome))
         # Whoever was to write it releases the row, if it was not written.
         await release_items(context, [item])
-        steps.run.heartbeater.untrack(item)
+        steps.run.heartbeater.untrack([item])
 
 
 ACTS: dict[str, Act] = {

@@ -80,7 +80,9 @@ async def turns(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
-def ticket(place: float = 0.0, *, trusted_for_s: float = 27.0) -> PipelineItem[Any]:
+def ticket(
+    place: float = 0.0, *, trusted_for_s: float = 27.0, session_factory: Any = None
+) -> PipelineItem[Any]:
     return PipelineItem(
         id=uuid.uuid4(),
         lock_token=uuid.uuid4(),
@@ -91,7 +93,7 @@ def ticket(place: float = 0.0, *, trusted_for_s: float = 27.0) -> PipelineItem[A
         place=place,
         claimed_at=monotonic(),
         trusted_until=monotonic() + trusted_for_s,
-        session_factory=async_sessionmaker(),
+        session_factory=session_factory or async_sessionmaker(),
     )
 
 

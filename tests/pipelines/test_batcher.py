@@ -82,9 +82,7 @@ async def test_one_bad_request_fails_alone() -> None:
     backend = Backend()
     backend.refused = 2
     batcher = Batcher(backend.run, name="test", timeout=TIMEOUT)
-    results = await asyncio.gather(
-        *(batcher.submit(number) for number in (1, 2, 3)), return_exceptions=True
-    )
+    results = await asyncio.gather(*map(batcher.submit, (1, 2, 3)), return_exceptions=True)
     assert (results[0], results[2]) == (2, 6)
     assert isinstance(results[1], ValueError)
 
@@ -94,9 +92,7 @@ async def test_an_outage_is_not_tried_once_for_each_request() -> None:
     backend = Backend()
     backend.error = ConnectionRefusedError()
     batcher = Batcher(backend.run, name="test", timeout=TIMEOUT)
-    results = await asyncio.gather(
-        *(batcher.submit(number) for number in range(5)), return_exceptions=True
-    )
+    results = await asyncio.gather(*map(batcher.submit, range(5)), return_exceptions=True)
     assert [type(result) for result in results] == [ConnectionRefusedError] * 5
     assert len(backend.batches) == 1
 
@@ -183,9 +179,7 @@ async def test_nothing_is_split_in_a_hurry() -> None:
     backend = Backend()
     backend.most = 0
     batcher = Batcher(backend.run, name="test", timeout=TIMEOUT, is_grace_over=lambda: True)
-    results = await asyncio.gather(
-        *(batcher.submit(number) for number in range(800)), return_exceptions=True
-    )
+    results = await asyncio.gather(*map(batcher.submit, range(800)), return_exceptions=True)
     assert {type(result) for result in results} == {TransactionTimeout}
     assert [len(batch) for batch in backend.batches] == [BATCH_MAX]
 
@@ -197,9 +191,7 @@ async def test_one_that_never_ends_fails_alone() -> None:
     backend = Backend()
     backend.most = 0
     batcher = Batcher(backend.run, name="test", timeout=TIMEOUT)
-    results = await asyncio.gather(
-        *(batcher.submit(number) for number in range(3)), return_exceptions=True
-    )
+    results = await asyncio.gather(*map(batcher.submit, range(3)), return_exceptions=True)
     assert [type(result) for result in results] == [TransactionTimeout] * 3
     assert backend.batches[-3:] == [[0], [1], [2]]
 
@@ -211,9 +203,7 @@ async def test_one_bad_request_of_many_costs_few_batches() -> None:
     backend = Backend()
     backend.refused = 300
     batcher = Batcher(backend.run, name="test", timeout=TIMEOUT)
-    results = await asyncio.gather(
-        *(batcher.submit(number) for number in range(BATCH_MAX)), return_exceptions=True
-    )
+    results = await asyncio.gather(*map(batcher.submit, range(BATCH_MAX)), return_exceptions=True)
     assert [number for number, result in enumerate(results) if isinstance(result, Exception)] == [
         300
     ]
@@ -290,34 +280,31 @@ def test_requests_that_share_statements_are_bounded_apart() -> None:
     assert limit.fitting([STATEMENTS_FIRST + 1, 0]) == 1
 
 
-@pytest.mark.parametrize(
-    "refused", [-1, 1, 2], ids=["all are answered", "its own request fails", "another one fails"]
-)
-async def test_an_answer_that_fails_keeps_nobody_from_theirs(refused: int) -> None:
-    """One callback that raises would leave the others of its batch, and all behind them, waiting
-    for ever.
+@pytest.mark.parametrize("refused", [-1, 1], ids=["all are answered", "one fails"])
+async def test_answers_that_are_not_waited_for_come_by_the_batch(refused: int) -> None:
+    """An outcome whose batch has failed would never be settled, or settled by the answer to
+    another one's.
     """
-    backend, answered, failed = Backend(), list[int](), list[int]()
+    backend, answers = Backend(), list[tuple[int, int | None, bool]]()
     backend.refused = refused
 
-    def done(request: int, _result: int | None, problem: Exception | None) -> None:
-        answered.append(request)
-        if problem is not None:
-            failed.append(request)
-        if request == 1:
-            raise KeyError("worker")
+    def answered(
+        requests: Sequence[int], results: Sequence[int] | None, error: Exception | None
+    ) -> None:
+        for number, request in enumerate(requests):
+            answers.append((request, results and results[number], error is not None))
 
-    batcher = Batcher(backend.run, name="test", timeout=TIMEOUT)
-    backend.gate.clear()
-    for number in (0, 1, 2, 3):
-        batcher.submit_nowait(number, done)
-    await turns(2)
-    batcher.submit_nowait(4, done)
-    backend.gate.set()
+    batcher = Batcher(backend.run, name="test", timeout=TIMEOUT, answered=answered)
+    waiting = asyncio.create_task(batcher.submit(3))
+    await turns(1)
+    for number in (0, 1, 2):
+        batcher.submit_nowait(number)
+    assert await waiting == 6
     await turns()
-    assert answered == [0, 1, 2, 3, 4]
-    assert failed == ([refused] if refused > 0 else [])
-    assert await batcher.submit(5) == 10
+    assert sorted(answers) == [
+        (number, None if number == refused else 2 * number, number == refused)
+        for number in (0, 1, 2)
+    ]
 
 
 async def test_a_request_whose_statements_cannot_be_counted_is_its_caller_s() -> None:
@@ -331,9 +318,7 @@ async def test_a_request_whose_statements_cannot_be_counted_is_its_caller_s() ->
         return 1
 
     batcher = Batcher(backend.run, name="test", timeout=TIMEOUT, statements_of=statements_of)
-    results = await asyncio.gather(
-        *(batcher.submit(number) for number in (1, 2, 3)), return_exceptions=True
-    )
+    results = await asyncio.gather(*map(batcher.submit, (1, 2, 3)), return_exceptions=True)
     assert (results[0], results[2], type(results[1])) == (2, 6, RuntimeError)
     assert looked_at == [1, 2, 3]
 
@@ -349,12 +334,12 @@ async def test_who_waits_for_a_round_that_was_cancelled_before_its_first_step_is
     """The last outcome of a quiet pipeline would wait for a request that may never come, its
     lease be renewed for ever.
     """
-    batcher, answers = Batcher(doubled, name="test", timeout=TIMEOUT), dict[int, int | None]()
-    batcher.submit_nowait(1, lambda request, answer, _error: answers.__setitem__(request, answer))
+    batcher = Batcher(doubled, name="test", timeout=TIMEOUT)
+    waiting = asyncio.create_task(batcher.submit(1))
+    await turns(1)
     assert batcher._round is not None
     batcher._round.cancel()
-    await turns()
-    assert answers == {1: 2}
+    assert await waiting == 2
 
 
 async def test_a_round_that_is_over_before_it_is_known_has_no_other_beside_it(
@@ -363,22 +348,16 @@ async def test_a_round_that_is_over_before_it_is_known_has_no_other_beside_it(
     """Where tasks begin at once two rounds would be under way, and an outcome be told the answer
     to another one's.
     """
-    loop, running, answers = asyncio.get_running_loop(), [0, 0], list[tuple[int, int | None]]()
-    begin, released = asyncio.create_task, asyncio.Event()
+    main, running, answers = asyncio.current_task(), [0, 0], list[tuple[int, int | None]]()
+    begin = asyncio.create_task
 
     def at_once(work: Any, *, name: str) -> Any:
         monkeypatch.setattr(asyncio, "create_task", begin)
-        try:
+        with pytest.raises(StopIteration):
             work.send(None)
-        except StopIteration:
-            ended = loop.create_future()
-            ended.set_result(None)
-            return ended
-        raise AssertionError("it waits")
-
-    def name_of_task() -> str:
-        task = asyncio.current_task()
-        return task.get_name() if task is not None else ""
+        ended = asyncio.get_running_loop().create_future()
+        ended.set_result(None)
+        return ended
 
     async def run(requests: Sequence[int]) -> list[int]:
         running[0] += 1
@@ -386,24 +365,25 @@ async def test_a_round_that_is_over_before_it_is_known_has_no_other_beside_it(
         try:
             if requests == [1] and not answers:
                 raise ConnectionRefusedError
-            if name_of_task() == "rowlock: test":
-                await released.wait()
+            if asyncio.current_task() is not main:
+                await turns(2)
             return await doubled(requests)
         finally:
             running[0] -= 1
 
-    def done(request: int, answer: int | None, error: Exception | None) -> None:
-        answers.append((request, answer))
-        if error is not None:
+    def answered(
+        requests: Sequence[int], results: Sequence[int] | None, error: Exception | None
+    ) -> None:
+        answers.extend(zip(requests, results or [None] * len(requests), strict=True))
+        for request in requests if error is not None else ():
             # As the settler does with a failure, in a task of its own that begins at once.
-            batcher.submit_nowait(request, done)
+            batcher.submit_nowait(request)
 
-    batcher: Batcher[int, int] = Batcher(run, name="test", timeout=TIMEOUT)
+    batcher: Batcher[int, int]
+    batcher = Batcher(run, name="test", timeout=TIMEOUT, answered=answered)
     monkeypatch.setattr(asyncio, "create_task", at_once)
-    batcher.submit_nowait(1, done)
-    batcher.submit_nowait(2, done)
-    await turns()
-    released.set()
+    batcher.submit_nowait(1)
+    batcher.submit_nowait(2)
     await turns()
     assert sorted(answers, key=str) == [(1, 2), (1, None), (2, 4)]
     assert running == [0, 1]

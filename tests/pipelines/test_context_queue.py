@@ -24,7 +24,7 @@ async def test_oldest_due_first_across_fetches() -> None:
     late, early, never = ticket(20.0), ticket(10.0), ticket(float("-inf"))
     queue.put([late])
     queue.put([early, never])
-    assert list(queue) == [never, early, late]
+    assert queue.waiting() == [never, early, late]
     assert [queue.get() for _ in range(3)] == [never, early, late]
 
 
@@ -83,7 +83,7 @@ async def test_a_discarded_item_leaves_the_others_in_order_and_frees_its_place()
     queue.discard([items[1]])
     queue.discard([items[1]])
     assert heard == [2]
-    assert [item.place for item in queue] == [2, 3, 4]
+    assert [item.place for item in queue.waiting()] == [2, 3, 4]
     assert [queue.get() for _ in range(3)] == [items[3], items[0], items[2]]
 
 
@@ -131,12 +131,12 @@ def test_no_item_is_lost_or_handed_out_twice(steps: list[tuple[str, int]]) -> No
                 assert told == [len(queue)]
                 put += items
             case "take":
-                expected = next(iter(queue), None)
+                expected = next(iter(queue.waiting()), None)
                 item = queue.get()
                 assert item is expected
                 seen += [item] if item is not None else []
             case "discard" if len(queue):
-                item = list(queue)[number % len(queue)]
+                item = queue.waiting()[number % len(queue)]
                 queue.discard([item])
                 seen.append(item)
     seen += queue.close()

@@ -64,7 +64,7 @@ async def _lose(database: TemporaryDatabase, rows: int, *, at_once: int) -> list
             items += await steps.fetch_once(at_once)
         # A replica that dies releases nothing.
         for item in steps.run.context.queue.close():
-            steps.run.heartbeater.untrack(item)
+            steps.run.heartbeater.untrack([item])
     await _end_leases(database)
     return items
 

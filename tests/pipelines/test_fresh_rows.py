@@ -138,7 +138,9 @@ async def test_rows_are_not_read_with_a_claim_while_the_queue_is_slow(
     with_rows: dict[int, bool] = {}
 
     async def answer(item: PipelineItem[Any]) -> Apply:
-        with_rows.update({queued.id: queued.has_row for queued in pipeline.run.context.queue})
+        with_rows.update(
+            {queued.id: queued.has_row for queued in pipeline.run.context.queue.waiting()}
+        )
         await asyncio.sleep(10 * FRESH_S)
         return Apply({"status": "done"})
 

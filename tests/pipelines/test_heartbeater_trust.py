@@ -239,7 +239,7 @@ async def test_a_settled_item_is_not_told_of_anything(virtual_database: Temporar
         [item] = await steps.fetch_once()
         told: list[str] = []
         Work(steps, item, lambda: told.append("lost"))
-        steps.run.heartbeater.untrack(item)
+        steps.run.heartbeater.untrack([item])
         await asyncio.sleep(100)
         steps.run.heartbeater.lose_expired()
         assert told == []

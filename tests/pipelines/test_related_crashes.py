@@ -46,7 +46,7 @@ async def crashed_with_related_rows(
     volume = await add_volume(database)
     run = pipeline.build_run(replica(database), None)  # type: ignore[arg-type]
     assert await run.fetcher.fetch_once(1) == 1
-    [item] = run.context.queue
+    [item] = run.context.queue.waiting()
     await item.lock_related(Attachment, Attachment.volume_id == item.id, shared=pipeline.shared)
     assert len(await locks_of(database)) == ATTACHMENTS + 1
     database.clock.advance(30)
@@ -160,7 +160,7 @@ async def test_rows_of_its_own_table_count_as_nobodys_attempts(
     await add(database_with_clock, Volume(), Volume(status="other"))
     run = pipeline.build_run(replica(database_with_clock), None)  # type: ignore[arg-type]
     assert await run.fetcher.fetch_once(1) == 1
-    [item] = run.context.queue
+    [item] = run.context.queue.waiting()
     [other] = await item.lock_related(Volume, Volume.status == "other")
     assert other.lock_owner == f"GatheringPipeline:{item.id}"
     await change(database_with_clock, other, status="submitted")

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import pytest
@@ -57,9 +58,8 @@ async def worked(database: TemporaryDatabase, pipeline: VolumePipeline, *surroun
 
 
 async def attempted(surround: Sequence[Any], call: Callable[[], Any]) -> Result:
-    around = Surroundings(surround, ticket(), pipeline="P")
-    attempt = Attempt(call, deadlines=Deadlines(None), grace_s=60, surroundings=around)
-    return await attempt.run()
+    around = partial(Surroundings(surround, ticket(), pipeline="P").around, call)
+    return await Attempt(around, deadlines=Deadlines(None), grace_s=60).run()
 
 
 async def test_process_runs_within_what_surrounds_it(database: TemporaryDatabase) -> None:

@@ -195,7 +195,7 @@ async def test_a_row_that_kills_its_holders_is_parked(virtual_database: Temporar
     for died in range(3):
         run = RunPipeline().build_run(virtual_database.session_factory, None)  # type: ignore[arg-type]
         assert await run.fetcher.fetch_once(1) == 1
-        [item] = run.context.queue
+        [item] = run.context.queue.waiting()
         assert (item.attempt, item.prev_lock_expired) == (died + 1, died > 0)
         await asyncio.sleep(31)
     pipeline = RunPipeline(max_attempts=3)

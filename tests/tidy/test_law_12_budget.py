@@ -22,7 +22,7 @@ LINES = {
     "graph": 7095,
     "ground": 2846,
     "insight": 9001,
-    "leases": 2961,
+    "leases": 2960,
     "locks": 743,
     "migrations": 726,
     "pipelines": 7156,

@@ -18,11 +18,10 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Generic, TypeAlias, TypeVar, cast
+from typing import Generic, TypeAlias, TypeVar
 
 from rowlock.clock import exponential, monotonic, sleep
 from rowlock.database.faults import is_outage, may_be_of_the_size
-from rowlock.logs import get_logger
 
 RETRY_DELAY_S = 0.05
 RETRY_DELAY_S_MAX = 1.0
@@ -62,15 +61,15 @@ def within(seconds: float) -> Callable[[float], float]:
     return lambda failed_at: failed_at + seconds
 
 
-logger = get_logger(__name__)
-
 RequestT = TypeVar("RequestT")
 ResultT = TypeVar("ResultT")
 
-Done = Callable[[RequestT, ResultT | None, Exception | None], None]
-"""Called with a request and the answer to it, or what went wrong."""
-_Entry: TypeAlias = tuple[RequestT, Done[RequestT, ResultT], int]
-"""A request, what is called with its answer, and the statements that it needs for itself."""
+Answered: TypeAlias = Callable[
+    [Sequence[RequestT], Sequence[ResultT] | None, Exception | None], None
+]
+"""Called with requests of one batch and their results, or what went wrong."""
+_Entry: TypeAlias = tuple[RequestT, asyncio.Future[ResultT] | None, int]
+"""A request, the future of a caller that waits, and the statements that it needs for itself."""
 
 BATCH_MAX = 500
 """Most requests of one batch. Beyond it a larger batch gains nothing measurable."""
@@ -141,20 +140,22 @@ class Batcher(Generic[RequestT, ResultT]):
         *,
         name: str,
         timeout: timedelta,
+        answered: Answered[RequestT, ResultT] = lambda _requests, _results, _error: None,
         statements_of: Callable[[RequestT], int] = lambda _request: 0,
         is_grace_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`statements_of`: how many statements a request needs that it shares with no other;
-        `is_grace_over`: whether what fails is not to be tried again in smaller batches.
+        """`answered`: takes answers to `submit_nowait`, and raises nothing; `statements_of`: how
+        many statements a request needs for itself alone; `is_grace_over`: whether what fails is not
+        to be tried again in smaller batches.
         """
-        self._run = run
-        self._name = name
+        self._run, self._name = run, name
+        self._answered = answered
         self._limit = BatchLimit(timeout)
         self._statements_of = statements_of
         self._is_grace_over = is_grace_over
         self._began_at = 0.0
         self._waiting: deque[_Entry[RequestT, ResultT]] = deque()
-        self._in_flight: deque[_Entry[RequestT, ResultT]] = deque()
+        self._in_flight: list[_Entry[RequestT, ResultT]] = []
         self._round: asyncio.Task[None] | None = None
         self._is_working = False
 
@@ -164,23 +165,16 @@ class Batcher(Generic[RequestT, ResultT]):
         A caller that is cancelled stops waiting; its request is carried out all the same.
         """
         answer: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
-
-        def done(_request: RequestT, result: ResultT | None, error: Exception | None) -> None:
-            if answer.done():
-                return
-            if error is None:
-                answer.set_result(cast("ResultT", result))
-            else:
-                answer.set_exception(error)
-
-        self.submit_nowait(request, done)
+        self.submit_nowait(request, answer)
         return await answer
 
-    def submit_nowait(self, request: RequestT, done: Done[RequestT, ResultT]) -> None:
-        """Carry out `request`; call `done` with it and the answer, or what its batch raised."""
+    def submit_nowait(
+        self, request: RequestT, answer: asyncio.Future[ResultT] | None = None
+    ) -> None:
+        """Carry out `request`; without the future of its `answer`, `answered` gets that."""
         # Counted once, and here: a request may run code of its caller's, whose errors are the
         # caller's and not the round's.
-        self._waiting.append((request, done, self._statements_of(request)))
+        self._waiting.append((request, answer, self._statements_of(request)))
         if not self._is_working:
             self._begin()
 
@@ -196,8 +190,8 @@ class Batcher(Generic[RequestT, ResultT]):
         # One that was cancelled says nothing of its requests: for their callers it is like a lost
         # connection.
         self._is_working = False
-        while self._in_flight:
-            self._tell(self._in_flight.popleft(), None, ConnectionAbortedError(self._name))
+        left, self._in_flight = self._in_flight, []
+        self._answer_all(left, None, ConnectionAbortedError(self._name))
         if self._waiting and not self._is_working:
             self._begin()
 
@@ -217,7 +211,7 @@ class Batcher(Generic[RequestT, ResultT]):
         while self._waiting:
             count = self._limit.fitting(statements for _, _, statements in self._waiting)
             batch = [self._waiting.popleft() for _ in range(count)]
-            self._in_flight = deque(batch)
+            self._in_flight = [*batch]
             await self._answer(batch)
 
     async def _answer(self, batch: list[_Entry[RequestT, ResultT]]) -> None:
@@ -229,8 +223,8 @@ class Batcher(Generic[RequestT, ResultT]):
             return
         took_s = monotonic() - self._began_at
         self._limit.learn(requests=len(batch), statements=_statements(batch), took_s=took_s)
-        for _, result in zip(batch, results, strict=True):
-            self._tell(self._in_flight.popleft(), result, None)
+        del self._in_flight[: len(batch)]
+        self._answer_all(batch, results, None)
 
     async def _fail(self, batch: list[_Entry[RequestT, ResultT]], error: Exception) -> None:
         behind: list[_Entry[RequestT, ResultT]] = []
@@ -245,28 +239,34 @@ class Batcher(Generic[RequestT, ResultT]):
                 # Before all others, and in batches of what is allowed now: each of these is smaller
                 # than the one that failed.
                 self._waiting.extendleft(reversed(batch))
-                for _ in batch:
-                    self._in_flight.popleft()
+                del self._in_flight[: len(batch)]
                 return
             elif not is_outage(error):
                 half = len(batch) // 2
                 await self._answer(batch[:half])
                 await self._answer(batch[half:])
                 return
-        for _ in batch:
-            self._tell(self._in_flight.popleft(), None, error)
-        for entry in behind:
-            self._tell(entry, None, error)
+        del self._in_flight[: len(batch)]
+        self._answer_all([*batch, *behind], None, error)
 
-    def _tell(
-        self, entry: _Entry[RequestT, ResultT], result: ResultT | None, error: Exception | None
+    def _answer_all(
+        self,
+        entries: Sequence[_Entry[RequestT, ResultT]],
+        results: Sequence[ResultT] | None,
+        error: Exception | None,
     ) -> None:
-        request, done, _ = entry
-        try:
-            done(request, result, error)
-        except Exception:
-            # The others of the batch wait for their answers, and those behind for the next batch.
-            logger.exception("The callback for an answer failed", {"batcher": self._name})
+        left = []
+        for number, (_, answer, _) in enumerate(entries):
+            if answer is None:
+                left.append(number)
+            elif not answer.done():
+                if results is not None:
+                    answer.set_result(results[number])
+                elif error is not None:
+                    answer.set_exception(error)
+        if left:
+            of_left = None if results is None else [results[number] for number in left]
+            self._answered([entries[number][0] for number in left], of_left, error)
 
 
 def _statements(batch: Iterable[_Entry[RequestT, ResultT]]) -> int:

@@ -170,12 +170,13 @@ class RowKey:
         raise NotImplementedError
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class _Keyed:
     id: Any
 
 
-@dataclass(slots=True, eq=False)
+# Without slots: what most items never set stays with the class, and costs nothing to make.
+@dataclass(eq=False)
 class PipelineItem(_Keyed, Generic[ModelT_co]):
     """One claim of one row.
 
@@ -228,21 +229,23 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
     session_factory: async_sessionmaker[AsyncSession] = field(repr=False)
     # A RelatedLocker, which knows this module.
     locker: Any = field(default=None, repr=False)
-    queued_at: float = field(default=0.0, repr=False)
-    begun_at: float = field(default=0.0, repr=False)
-    ended_at: float = field(default=0.0, repr=False)
-    waited_s: float | None = field(default=None, repr=False)
-    unreadable: str | None = None
-    held: HeldRows | None = None
-    stop: asyncio.Event | None = field(default=None, repr=False)
-    unwritten: Sequence[str] = ()
-    is_settling: bool = False
-    is_rehearsal: bool = False
-    is_deleted: bool = False
-    after_settling: Callable[[], Coroutine[Any, Any, None]] | None = field(default=None, repr=False)
     leased: LeasedTable | None = field(default=None, repr=False)
-    _row: ModelT_co | None = field(default=None, repr=False)
+    unreadable: str | None = None
     _claimed: Sequence[Any] | None = field(default=None, repr=False)
+    is_rehearsal: bool = False
+    queued_at: float = field(default=0.0, init=False, repr=False)
+    begun_at: float = field(default=0.0, init=False, repr=False)
+    ended_at: float = field(default=0.0, init=False, repr=False)
+    waited_s: float | None = field(default=None, init=False, repr=False)
+    held: HeldRows | None = field(default=None, init=False)
+    stop: asyncio.Event | None = field(default=None, init=False, repr=False)
+    unwritten: Sequence[str] = field(default=(), init=False)
+    is_settling: bool = field(default=False, init=False)
+    is_deleted: bool = field(default=False, init=False)
+    after_settling: Callable[[], Coroutine[Any, Any, None]] | None = field(
+        default=None, init=False, repr=False
+    )
+    _row: ModelT_co | None = field(default=None, init=False, repr=False)
 
     @property
     def begun_attempt(self) -> int | None:

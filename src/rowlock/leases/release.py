@@ -72,7 +72,7 @@ async def release_dead(
     is_theirs = leased.column("lock_token").in_(tokens)
     has_ended = leased.column("lock_expires_at") <= database_now() if only_ended else true()
     left = LEASES.of(connection).skip_locked(leased, and_(is_theirs, has_ended))
-    return await _clear_lock_columns(connection, leased, left)
+    return (await connection.execute(_cleared(leased, left))).rowcount
 
 
 async def sweep(
@@ -106,7 +106,7 @@ async def sweep(
     left_by = or_(lock_owner.is_not(None), endless) if owner is None else is_owned_by(leased, owner)
     orphaned = and_(left_by, or_(expires_at < limit, never_returned, half_a_lock, endless))
     narrowed = LEASES.of(connection).skip_locked(leased, orphaned, limit=SWEPT_ROWS_MAX)
-    return await _clear_lock_columns(connection, leased, narrowed)
+    return (await connection.execute(_cleared(leased, narrowed))).rowcount
 
 
 async def mend_stamps(connection: AsyncConnection, leased: LeasedTable) -> int:
@@ -121,12 +121,6 @@ async def mend_stamps(connection: AsyncConnection, leased: LeasedTable) -> int:
     narrowed = LEASES.of(connection).skip_locked(leased, ahead, limit=SWEPT_ROWS_MAX)
     values = without_onupdate(leased, {last: database_now()})
     return (await connection.execute(update(leased.table).where(narrowed).values(values))).rowcount
-
-
-async def _clear_lock_columns(
-    connection: AsyncConnection, leased: LeasedTable, condition: ColumnElement[bool]
-) -> int:
-    return (await connection.execute(_cleared(leased, condition))).rowcount
 
 
 def _cleared(leased: LeasedTable, condition: ColumnElement[bool]) -> Update:

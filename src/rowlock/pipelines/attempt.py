@@ -1,7 +1,9 @@
-"""One attempt: `process` in a task of its own, with every way in which it can end.
+"""One attempt at host code, with every way in which it can end.
 
 The one idea: host code may return, raise, be cancelled by us, cancel itself, or not end. Each
 becomes a value, so that no worker ever dies of its host's code.
+
+What ends in its first step, which is taken by hand, costs neither a task nor an `Attempt`.
 
 One timer ends all attempts that take too long: all calls of one pipeline may take equally long, so
 the one that began first is the first whose time is up. A timer for each would cost more than most
@@ -12,13 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from concurrent.futures import Executor
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -99,6 +101,47 @@ class Raised:
 
 
 Result = Returned | Raised | Ended
+Call: TypeAlias = Callable[[], Awaitable[Any]]
+
+
+class Steps:
+    """What is left of a call, each step of it in `variables`; the first one is taken by `begin`."""
+
+    __slots__ = ("_call", "_variables", "_waits_for")
+
+    def __init__(self, call: Awaitable[Any], variables: Context) -> None:
+        self._call: Any = call.__await__()
+        self._variables = variables
+
+    def begin(self) -> None:
+        """Take the first step; `StopIteration`, with the result, if it was the last one."""
+        self._waits_for = self._variables.run(self._call.send, None)
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        run, call, waits_for = self._variables.run, self._call, self._waits_for
+        try:
+            while True:
+                try:
+                    sent = yield waits_for
+                except HOST_ERRORS as error:
+                    waits_for = run(call.throw, error)
+                else:
+                    waits_for = run(call.send, sent)
+        except StopIteration as stop:
+            return stop.value
+
+
+def first_step(call: Call, variables: Context) -> Returned | Raised | Steps:
+    """Take the first step of `call` in `variables`; return the rest if it was not the last one."""
+    try:
+        steps = Steps(variables.run(call), variables)
+        try:
+            steps.begin()
+        except StopIteration as stop:
+            return Returned(copied(stop.value))
+    except HOST_ERRORS as error:
+        return _raised(error)
+    return steps
 
 
 class Attempt:
@@ -108,32 +151,8 @@ class Attempt:
     be applied is the lease's business.
     """
 
-    __slots__ = (
-        "_call",
-        "_deadlines",
-        "_grace",
-        "_grace_s",
-        "_is_cancelled",
-        "_late_result",
-        "_on_abandoned",
-        "_on_late_result",
-        "_surroundings",
-        "_task",
-        "_waiter",
-        "ended",
-        "is_abandoned",
-    )
-
-    def __init__(
-        self,
-        call: Callable[[], Any],
-        *,
-        deadlines: Deadlines,
-        grace_s: float,
-        surroundings: Surroundings | None = None,
-    ) -> None:
+    def __init__(self, call: Call, *, deadlines: Deadlines, grace_s: float) -> None:
         self._call = call
-        self._surroundings = surroundings
         self._deadlines = deadlines
         self._grace_s = grace_s
         self._task: asyncio.Task[Any] | None = None
@@ -185,16 +204,9 @@ class Attempt:
             return self.ended
         self._task, self._on_abandoned = asyncio.current_task(), on_abandoned
         self._deadlines.add(self, self._time_out, now)
-        around = self._surroundings
         try:
-            if around is not None:
-                around.enter()
             result: Returned | Raised = Returned(copied(await self._call()))
-            if around is not None:
-                around.leave(None)
         except HOST_ERRORS as error:
-            if around is not None:
-                around.leave(error)
             result = self._raised(error)
         finally:
             # Nothing runs between the last step of the host's code and this one.
@@ -232,28 +244,19 @@ class Attempt:
 
     async def run(self) -> Result:
         """Run the call in a task of its own, until it ends, or has ignored `end` for `grace_s`."""
-        over: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-
-        def tell(result: Result | None) -> None:
-            if result is not None and not over.done():
-                over.set_result(result)
-
-        async def here() -> None:
-            if not over.done():
-                tell(await self.run_here(lambda: tell(Ended.ABANDONED)))
-
-        def on_done(task: asyncio.Task[None]) -> None:
-            # One that is cancelled before its first step runs no line of its own.
-            error = None if task.cancelled() else task.exception()
-            tell(Raised(error or _cancelled_by_itself()))
-
-        task = asyncio.create_task(here(), name="rowlock: process")
-        task.add_done_callback(on_done)
+        left: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
+        here = self.run_here(partial(left.set_result, None))
+        task = asyncio.create_task(here, name="rowlock: process")
         try:
-            return await over
+            await asyncio.wait({task, left}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             self.end(Ended.INTERRUPTED)
             raise
+        if not task.done():
+            return Ended.ABANDONED
+        # One that is cancelled before its first step runs no line of its own.
+        error = _cancelled_by_itself() if task.cancelled() else task.exception()
+        return Raised(error) if error is not None else task.result() or Ended.ABANDONED
 
     def _time_out(self) -> None:
         self.end(Ended.TIMED_OUT)
@@ -281,9 +284,7 @@ async def contained(function: Callable[..., Awaitable[T]], *args: object) -> T:
         raise HostCodeError(describe(host_error)) from host_error
 
 
-def host_call(
-    function: Callable[..., Any], *args: object, threads: Executor
-) -> Callable[[], Awaitable[Any]]:
+def host_call(function: Callable[..., Any], *args: object, threads: Executor) -> Call:
     """Return ``function(*args)`` to await: in the loop, or a plain function in a thread."""
     call = partial(function, *args)
     method = getattr(function, "__func__", None)
@@ -375,16 +376,21 @@ class HostCalls:
         self.threads = DaemonThreads(2 * settings.workers_num, name=f"rowlock {name}")
         self._abandoned: list[Attempt] = []
 
-    def attempt(
+    def call(
         self,
         process: Callable[..., Any],
         item: PipelineItem[Any],
         surround: Sequence[Surround] = (),
-    ) -> Attempt:
-        """Return an attempt at ``process(item)`` within what `surround` gives, not begun."""
+    ) -> Call:
+        """Return ``process(item)``, to be awaited, within what `surround` gives."""
         call = host_call(process, item, threads=self.threads)
-        around = Surroundings(surround, item, pipeline=self._name) if surround else None
-        return Attempt(call, deadlines=self._deadlines, grace_s=self._grace_s, surroundings=around)
+        if not surround:
+            return call
+        return partial(Surroundings(surround, item, pipeline=self._name).around, call)
+
+    def attempt(self, call: Call) -> Attempt:
+        """Return an attempt at `call`, not begun."""
+        return Attempt(call, deadlines=self._deadlines, grace_s=self._grace_s)
 
     def cleanup(self, on_stale: Callable[..., Any], item: object, outcome: object) -> Attempt:
         """Return an attempt at ``on_stale(item, outcome)``, not begun; it always has a limit."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -96,9 +96,6 @@ class ItemQueue(Generic[ModelT]):
     def __len__(self) -> int:
         return len(self._heap)
 
-    def __iter__(self) -> Iterator[PipelineItem[ModelT]]:
-        return iter(self.waiting())
-
     def waiting(self) -> list[PipelineItem[ModelT]]:
         return [item for _, _, item in sorted(self._heap)]
 
@@ -171,7 +168,7 @@ class ItemQueue(Generic[ModelT]):
     def close(self) -> list[PipelineItem[ModelT]]:
         """Stop getting and putting; return what was never started."""
         self._closed = True
-        left = list(self)
+        left = self.waiting()
         self._heap.clear()
         return left
 
@@ -358,7 +355,6 @@ class PipelineContext(Generic[ModelT]):
         events.emit(kind(*of, attempt=item.begun_attempt, waited_s=item.waited_s))
 
     def run_after_settling(self, item: PipelineItem[ModelT]) -> None:
-        """Start `PipelineItem.after_settling` of `item`, if it is set, in the background."""
         act, item.after_settling = item.after_settling, None
         if act is not None:
             self.background.begin(act(), purpose="run what follows a settled outcome")

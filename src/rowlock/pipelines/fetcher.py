@@ -273,7 +273,6 @@ class Fetcher(Generic[ModelT]):
     """Claims rows into the queue.
 
     Attributes:
-        context: what the actors of the pipeline share.
         heartbeaters: gives those of all pipelines of the replica; set by the manager.
     """
 
@@ -478,7 +477,7 @@ class Fetcher(Generic[ModelT]):
             lease_margin=settings.lease_margin,
             timeout=settings.database_timeout,
             locker=context.locker,
-            reached=self._record_reached,
+            reached=partial(setattr, self, "_reached"),
         )
         context.counters.unreadable += len(spoilt) - known
         context.counters.claimed += len(items)
@@ -498,7 +497,8 @@ class Fetcher(Generic[ModelT]):
         elif items:
             left = self._queue(items)
             events.emit(events.RowsClaimed(context.name, len(items), monotonic() - began_at))
-            await self._release_surplus(left)
+            if left:
+                await self._release_surplus(left)
         return len(items)
 
     def _own_rows(self) -> OwnRows:
@@ -553,8 +553,7 @@ class Fetcher(Generic[ModelT]):
         queue = self.context.queue
         late = [item for item in queue.waiting()[queue.size :] if item.queued_at <= queued_by]
         if late:
-            for item in late:
-                self._heartbeater.untrack(item)
+            self._heartbeater.untrack(late)
             queue.shrink(late)
             self.context.background.begin(
                 self._release_late(late), purpose="release what was claimed ahead"
@@ -569,14 +568,9 @@ class Fetcher(Generic[ModelT]):
 
     async def _release_surplus(self, items: Sequence[PipelineItem[ModelT]]) -> None:
         """Release what has no place: a fetcher of the host's claimed more, or the room shrank."""
-        if not items:
-            return
         await release_items(self.context, items)
         text = "%(pipeline)s: %(rows)s rows were claimed beyond the room in the queue, and released"
         logger.warning(text, {"pipeline": self.context.name, "rows": len(items)})
-
-    def _record_reached(self, position: Position) -> None:
-        self._reached = position
 
     async def sweep_once(self) -> int:
         """Clear lock columns that were left behind long ago, and return of how many rows; and

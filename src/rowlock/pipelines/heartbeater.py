@@ -55,7 +55,6 @@ class Heartbeater(Generic[ModelT]):
     else runs on the host's loop.
 
     Attributes:
-        context: what the actors of the pipeline share.
         thread: where leases are renewed; None is here, on the host's loop and over its connections.
         before_renewal: called on the host's loop before each round of renewals; set by the run.
     """
@@ -87,10 +86,11 @@ class Heartbeater(Generic[ModelT]):
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(something.set)
 
-    def untrack(self, item: PipelineItem[ModelT]) -> None:
-        """Stop renewing the lease of `item`."""
+    def untrack(self, items: Iterable[PipelineItem[ModelT]]) -> None:
+        """Stop renewing the leases of `items`."""
         with self._lock:
-            self._tracked.pop(item.lock_token, None)
+            for item in items:
+                self._tracked.pop(item.lock_token, None)
 
     def tracked(self) -> list[PipelineItem[ModelT]]:
         """Return the items whose leases are kept alive."""

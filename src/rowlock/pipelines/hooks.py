@@ -15,11 +15,11 @@ hooks where they are used; errors that no rule names are handled in
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from sqlalchemy import Column, ColumnElement
 
@@ -40,6 +40,8 @@ from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import compared_column
 
 logger = get_logger(__name__)
+
+T = TypeVar("T")
 
 
 def as_condition(given: object) -> ColumnElement[Any] | None:
@@ -93,30 +95,36 @@ def _condition(gate: Gate, leased: LeasedTable, pipeline: str) -> ColumnElement[
 
 
 class Surroundings:
-    """What is around one attempt. No coroutine, which would cost each row more than a span does."""
-
-    __slots__ = ("_entered", "_item", "_pipeline", "_surround")
+    """What is around one attempt."""
 
     def __init__(
         self, surround: Sequence[Surround], item: PipelineItem[Any], *, pipeline: str
     ) -> None:
-        self._surround, self._item, self._pipeline = surround, item, pipeline
+        self._surround, self._item = surround, item
+        self._fields = {"pipeline": pipeline, "row_id": item.id}
         self._entered: list[AbstractContextManager[object]] = []
 
-    def enter(self) -> None:
-        """Enter all of them, in the task of the attempt."""
+    async def around(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of `call`, made within all of them."""
         for make in self._surround:
             try:
                 manager = make(self._item)
                 manager.__enter__()
             except HOST_ERRORS:
                 text = "%(pipeline)s: a context manager around an attempt raised on entry"
-                logger.exception(text, self._fields())
+                logger.exception(text, self._fields)
             else:
                 self._entered.append(manager)
+        error: BaseException | None = None
+        try:
+            return await call()
+        except HOST_ERRORS as raised:
+            error = raised
+            raise
+        finally:
+            self._leave(error)
 
-    def leave(self, error: BaseException | None) -> None:
-        """Leave those that were entered, in the reverse order; `error` is that of the attempt."""
+    def _leave(self, error: BaseException | None) -> None:
         kind, traceback = (None, None) if error is None else (type(error), error.__traceback__)
         for manager in reversed(self._entered):
             try:
@@ -125,10 +133,7 @@ class Surroundings:
                 # One that is a generator lets the attempt's own error through.
                 if raised is not error:
                     text = "%(pipeline)s: a context manager around an attempt raised on exit"
-                    logger.exception(text, self._fields())
-
-    def _fields(self) -> dict[str, object]:
-        return {"pipeline": self._pipeline, "row_id": self._item.id}
+                    logger.exception(text, self._fields)
 
 
 Delay: TypeAlias = timedelta | float | Callable[[Any], timedelta | float | None] | None

@@ -147,7 +147,7 @@ class PipelineRun(Generic[ModelT]):
         nothing happens between two places of an item, so an item on its way is not taken for a
         stray.
         """
-        queued, in_progress = frozenset(self.context.queue), self.context.in_progress
+        queued, in_progress = frozenset(self.context.queue.waiting()), self.context.in_progress
         tracked = self.heartbeater.tracked()
         placed = (queued, in_progress, self.settler)
         strays = [item for item in tracked if not any(item in one for one in placed)]
@@ -183,10 +183,9 @@ class PipelineRun(Generic[ModelT]):
             self._index_timer.cancel()
         unstarted = self.context.queue.close()
         if is_first:
-            self._log_state(f"running: {len(self.context.running)}, released: {len(unstarted)}")
+            self._log_state(f"running: {len(self._running())}, released: {len(unstarted)}")
         if unstarted:
-            for item in unstarted:
-                self.heartbeater.untrack(item)
+            self.heartbeater.untrack(unstarted)
             self.context.background.begin(
                 release_items(self.context, unstarted), purpose="release what was not started"
             )
@@ -238,14 +237,12 @@ class PipelineRun(Generic[ModelT]):
             await self.context.background.wait_for_one(left_s)
 
     def statistics(self) -> PipelineStatistics:
-        # Copied at once, since another thread may ask.
-        attempts = tuple(self.context.running.values())
-        ahead_s = self.context.database_ahead_s
+        ahead_s, running = self.context.database_ahead_s, self._running()
         self.context.counters.loops_replaced = self._supervisor.restarts + self.pool.restarts
         return PipelineStatistics(
             self.context.name,
             queued=len(self.context.queue),
-            running=sum(not attempt.is_abandoned for attempt in attempts),
+            running=len(running),
             tracked=len(self.heartbeater),
             counters=asdict(self.context.counters),
             buckets=self.context.histograms.snapshot(),
@@ -253,7 +250,7 @@ class PipelineRun(Generic[ModelT]):
             workers=len(self.workers),
             settling=len(self.settler),
             abandoned=len(self.context.calls.abandoned()),
-            longest_running_s=max((view.since_s for view in self._running()), default=0.0),
+            longest_running_s=max((view.since_s for view in running), default=0.0),
             clock_skew_s=None if ahead_s is None else utc_now().timestamp() - monotonic() - ahead_s,
         )
 
@@ -271,6 +268,7 @@ class PipelineRun(Generic[ModelT]):
         ][:limit]
 
     def _running(self) -> list[ItemView]:
+        # Copied at once, since another thread may ask.
         in_progress = tuple(self.context.in_progress)
         return [self._view(item, "running", item.begun_at) for item in in_progress]
 
@@ -285,8 +283,7 @@ class PipelineRun(Generic[ModelT]):
     async def return_queued(self) -> int:
         """Release what is queued, as if it had never been claimed, and return how many rows."""
         items = self.context.queue.waiting()
-        for item in items:
-            self.heartbeater.untrack(item)
+        self.heartbeater.untrack(items)
         self.context.queue.discard(items)
         if items:
             await finish(release_items(self.context, items), purpose="release what is queued")

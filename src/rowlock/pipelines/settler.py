@@ -28,7 +28,7 @@ from rowlock.clock import monotonic, sleep
 from rowlock.database.batcher import BATCH_MAX, Batcher, Retries
 from rowlock.database.faults import is_transient, may_be_of_the_size
 from rowlock.errors import HOST_ERRORS, LockWaitTimeout, TransactionTimeout
-from rowlock.leases.apply import MADE, Written
+from rowlock.leases.apply import MADE, Written, in_pieces
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related import release_unlocked_related
 from rowlock.leases.release import release
@@ -100,8 +100,7 @@ async def _release_all(
     context: PipelineContext[Any], items: Sequence[PipelineItem[Any]], *, waits: bool
 ) -> list[PipelineItem[Any]]:
     left: list[PipelineItem[Any]] = []
-    for start in range(0, len(items), LEASES_PER_STATEMENT_MAX):
-        chunk = items[start : start + LEASES_PER_STATEMENT_MAX]
+    for chunk in in_pieces(items, LEASES_PER_STATEMENT_MAX):
         left += await _release_chunk(context, chunk, waits=waits)
     return left
 
@@ -131,16 +130,9 @@ async def _release_chunk(
     return left
 
 
-async def release_related_of(
-    context: PipelineContext[Any], *items: PipelineItem[Any], are_released: bool = False
-) -> None:
-    """Release related rows of lost items, and hint; `are_released`: with an outcome."""
-    holders = [item for item in items if item.held]
-    if are_released:
-        _hint_related(context, holders)
-        return
-    for start in range(0, len(holders), LEASES_PER_STATEMENT_MAX):
-        chunk = holders[start : start + LEASES_PER_STATEMENT_MAX]
+async def release_related_of(context: PipelineContext[Any], *items: PipelineItem[Any]) -> None:
+    """Release related rows of lost items, and hint."""
+    for chunk in in_pieces([item for item in items if item.held], LEASES_PER_STATEMENT_MAX):
         try:
             await _release(context, chunk, only_related=True)
         except Exception as error:
@@ -224,6 +216,7 @@ class Settler(Generic[ModelT]):
             self._write_together,
             name=f"{context.name} writes outcomes",
             timeout=context.settings.database_timeout,
+            answered=self._on_batch_done,
             statements_of=self._statements_of,
             is_grace_over=lambda: context.grace_over,
         )
@@ -237,8 +230,6 @@ class Settler(Generic[ModelT]):
         self._pending: set[PipelineItem[ModelT]] = set()
         self._cleaning: set[Attempt] = set()
         self._changed: asyncio.Future[None] | None = None
-        # Bound once: one for each row would be an object of each row.
-        self._done = self._on_batch_done
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -276,11 +267,11 @@ class Settler(Generic[ModelT]):
                 pending = PendingOutcome(item, decision)
                 # Trust is asked for the time at which its attempt ended, a moment ago.
                 if item.is_trusted(item.ended_at or None) and self._goes_together(pending):
-                    self._batcher.submit_nowait(pending, self._done)
+                    self._batcher.submit_nowait(pending)
                     return
         except Exception:
             # A bug: it is untracked, so that its lease ends.
-            self._finish(item)
+            self._finish([item])
             raise
         self._in_a_task(item, self._settle(item, decision, attempt))
         if decision is Ended.ABANDONED and attempt is not None:
@@ -290,21 +281,22 @@ class Settler(Generic[ModelT]):
     def _in_a_task(self, item: PipelineItem[ModelT], work: Coroutine[Any, Any, None]) -> None:
         # Whatever ends it, the item is untracked behind it: then its lease ends at the latest.
         task = self.context.background.begin(work, purpose="settle an outcome")
-        task.add_done_callback(lambda _task: self._finish(item))
+        task.add_done_callback(lambda _task: self._finish([item]))
 
-    def _finish(self, item: PipelineItem[ModelT]) -> None:
-        before = len(self._pending)
-        self._heartbeater.untrack(item)
-        self._pending.discard(item)
-        if item is self.context.tried:
-            self.context.tried = None
-            self.context.trial.release()
+    def _finish(self, items: Sequence[PipelineItem[ModelT]]) -> None:
+        before, context = len(self._pending), self.context
+        self._heartbeater.untrack(items)
+        self._pending.difference_update(items)
+        if context.tried is not None and context.tried in items:
+            context.tried = None
+            context.trial.release()
         if len(self._pending) < PENDING_MAX <= before:
             self.on_room()
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
-        if item.after_settling is not None:
-            self.context.run_after_settling(item)
+        for item in items:
+            if item.after_settling is not None:
+                context.run_after_settling(item)
 
     async def _settle(
         self, item: PipelineItem[ModelT], decision: Decision, attempt: Attempt | None
@@ -380,7 +372,7 @@ class Settler(Generic[ModelT]):
         if written in {Written.STALE, Written.UNKNOWN}:
             await self._release_related(item)
         else:
-            await release_related_of(self.context, item, are_released=True)
+            _hint_related(self.context, [item])
         if cleans_up:
             await self.clean_up(item, outcome)
 
@@ -395,7 +387,7 @@ class Settler(Generic[ModelT]):
             await self._name_refused(item, outcome, error)
             usual = record_failure(self.context, item, error)
             of_host = self._refused_outcome(item, error)
-            instead = [usual] if of_host is None or _is_usual(of_host, error) else [of_host, usual]
+            instead = [usual] if of_host in (None, usual) else [of_host, usual]
         extra = {"pipeline": self.context.name, "row_id": item.id}
         for failure in instead:
             try:
@@ -529,20 +521,27 @@ class Settler(Generic[ModelT]):
         return written
 
     def _on_batch_done(
-        self, pending: PendingOutcome[ModelT], written: Written | None, error: Exception | None
+        self,
+        batch: Sequence[PendingOutcome[ModelT]],
+        results: Sequence[Written | None] | None,
+        error: Exception | None,
     ) -> None:
-        # What a batch has written is settled here and now; everything else takes its time.
-        item = pending.item
-        if written is not None and written.is_made:
-            try:
-                self._record(item, pending.outcome, written)
-            finally:
-                self._finish(item)
-        elif written is None:
-            by_itself = error is not None and may_be_of_the_size(error)
-            self._in_a_task(item, self._carry_out(pending, by_itself=by_itself))
-        else:
-            self._in_a_task(item, self._follow(pending, written))
+        """Settle here and now what a batch has written; all else takes its time."""
+        by_itself, made = error is not None and may_be_of_the_size(error), []
+        for pending, written in zip(batch, results or [None] * len(batch), strict=True):
+            item = pending.item
+            if written is None:
+                self._in_a_task(item, self._carry_out(pending, by_itself=by_itself))
+            elif not written.is_made:
+                self._in_a_task(item, self._follow(pending, written))
+            else:
+                made.append(item)
+                try:
+                    self._record(item, pending.outcome, written)
+                except Exception:
+                    extra = {"pipeline": self.context.name, "row_id": item.id}
+                    logger.exception("%(pipeline)s: recording row %(row_id)s failed", extra)
+        self._finish(made)
 
     async def _let_a_renewal_in(self, item: PipelineItem[ModelT]) -> None:
         # Before the row is locked for long again, if trust does not last until that is over.
@@ -697,13 +696,3 @@ class Settler(Generic[ModelT]):
 def _columns_of(outcome: Outcome) -> tuple[str, ...]:
     values = outcome.values if isinstance(outcome, Apply | Retry) else ()
     return tuple(key if isinstance(key, str) else str(getattr(key, "key", key)) for key in values)
-
-
-def _is_usual(failure: Outcome, error: Exception) -> bool:
-    """Whether it is what is written for any failure."""
-    return (
-        type(failure) is Retry
-        and failure.error is error
-        and failure.after is None
-        and not failure.values
-    )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Generic
@@ -31,7 +31,7 @@ from rowlock.leases.claim import load_rows, row_hidden
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.renew import tokens_still_held
 from rowlock.logs import get_logger
-from rowlock.pipelines.attempt import Ended, Raised, Result, contained
+from rowlock.pipelines.attempt import Call, Ended, Raised, Result, Steps, contained, first_step
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.decisions import Decision, decide, decide_unread, record_unreadable
 from rowlock.pipelines.heartbeater import Heartbeater
@@ -149,11 +149,7 @@ class Loader(Generic[ModelT]):
 
 
 class Worker(Generic[ModelT]):
-    """Works on one item at a time.
-
-    Attributes:
-        context: what the actors of the pipeline share.
-    """
+    """Works on one item at a time."""
 
     def __init__(
         self,
@@ -177,49 +173,50 @@ class Worker(Generic[ModelT]):
 
         A worker of the host's own may do something before and after that.
         """
-        await self.work_at(item)
+        await self._work(item)
 
-    async def work_at(
-        self, item: PipelineItem[ModelT], leave: Callable[[], None] | None = None
-    ) -> None:
-        """As `work`; with `leave` the host's code runs in the caller's task, and `leave` is called
-        when it has ignored its cancellation, and keeps that task.
-        """
-        context = self.context
-        context.in_progress.add(item)
-        decision: Decision | None = None
+    def begin(self, item: PipelineItem[ModelT], place: _Place[ModelT]) -> Awaitable[None] | None:
+        """As `work`, in the task of `place`; return what is left behind the first step, if any."""
+        now = monotonic()
+        if item.prev_lock_expired or not self._is_ready(item, now):
+            return self._work(item, place)
+        return self._begin_attempt(item, self._started(item, now), place)
+
+    async def _work(self, item: PipelineItem[ModelT], place: _Place[ModelT] | None = None) -> None:
+        self.context.in_progress.add(item)
         try:
-            item.stop = context.stop
-            attempt = context.calls.attempt(context.hooks.process, item, context.seams.surround)
-            if item.prev_lock_expired and self._is_to_be_tried(item):
-                await context.trial.acquire()
-                context.tried = item
-            now = monotonic()
-            if (
-                not self._loader.check_fresh(item, now)
-                or item.unreadable is not None
-                or item.attempt > self._attempts_max
-                or (item.prev_lock_expired and self._reason_to_give_up(item))
-            ):
-                decision, now = await self._prevented(item), monotonic()
-            if decision is None and (context.grace_over or self._heartbeater.has_lost(item, now)):
-                # A shutdown has interrupted everything while this row was read: nothing would end
-                # what begins now.
-                decision = Ended.INTERRUPTED if context.grace_over else Ended.LEASE_LOST
-            if decision is None:
-                self._record_start(item, now)
-                context.running[item.lock_token] = attempt
-                if leave is None:
-                    result: Result | None = await attempt.run()
-                else:
-                    result = await attempt.run_here(partial(self._abandon, item, leave), now)
-                if result is None:
-                    # Its settlement was begun when it was left behind.
-                    return
-                item.ended_at = monotonic()
-                context.histograms.process.add(item.ended_at - item.begun_at)
-                decision = self._decide(item, result)
-            self._finish(item, decision)
+            if await self._is_prepared(item):
+                rest = self._begin_attempt(item, self._started(item, monotonic()), place)
+                if rest is not None:
+                    await rest
+        except HOST_ERRORS:
+            self._finish(item, Ended.INTERRUPTED)
+            raise
+
+    def _begin_attempt(
+        self, item: PipelineItem[ModelT], call: Call, place: _Place[ModelT] | None
+    ) -> Awaitable[None] | None:
+        if place is None:
+            return self._attempt(item, call)
+        result = first_step(call, place.variables())
+        if isinstance(result, Steps):
+            return self._attempt(item, lambda: result, place)
+        self._ended(item, result)
+        return None
+
+    async def _attempt(
+        self, item: PipelineItem[ModelT], call: Call, place: _Place[ModelT] | None = None
+    ) -> None:
+        context = self.context
+        attempt = context.running[item.lock_token] = context.calls.attempt(call)
+        try:
+            result: Result | None
+            if place is None:
+                result = await attempt.run()
+            else:
+                result = await attempt.run_here(partial(self._abandon, item, place), item.begun_at)
+            if result is not None:  # else it was left behind, and its settlement begun
+                self._ended(item, result)
         except HOST_ERRORS:
             # A bug, or a cancellation from outside: the row must not wait for its lease to expire.
             self._finish(item, Ended.INTERRUPTED)
@@ -228,22 +225,59 @@ class Worker(Generic[ModelT]):
             # Last: the settler looks there for what it has to end, or to leave behind.
             context.running.pop(item.lock_token, None)
 
+    def _is_ready(self, item: PipelineItem[ModelT], now: float) -> bool:
+        """Whether nothing is to be read, or waited for, before an attempt at `item`."""
+        return (
+            self._loader.check_fresh(item, now)
+            and item.unreadable is None
+            and item.attempt <= self._attempts_max
+            and not self.context.grace_over
+        )
+
+    async def _is_prepared(self, item: PipelineItem[ModelT]) -> bool:
+        """Wait for what an attempt needs; False, and its decision is carried out, if none can be
+        made.
+        """
+        context = self.context
+        if item.prev_lock_expired and self._is_to_be_tried(item):
+            await context.trial.acquire()
+            context.tried = item
+        decision, now = None, monotonic()
+        if not self._is_ready(item, now) or (
+            item.prev_lock_expired and self._reason_to_give_up(item)
+        ):
+            decision, now = await self._prevented(item), monotonic()
+        if decision is None and (context.grace_over or self._heartbeater.has_lost(item, now)):
+            # A shutdown has interrupted everything while this row was read: nothing would end
+            # what begins now.
+            decision = Ended.INTERRUPTED if context.grace_over else Ended.LEASE_LOST
+        if decision is not None:
+            self._finish(item, decision)
+        return decision is None
+
+    def _ended(self, item: PipelineItem[ModelT], result: Result) -> None:
+        item.ended_at = monotonic()
+        self.context.histograms.process.add(item.ended_at - item.begun_at)
+        self._finish(item, self._decide(item, result))
+
     def _finish(self, item: PipelineItem[ModelT], decision: Decision) -> None:
         # Unless it was taken out of this hand.
         if item in self.context.in_progress:
             self.context.in_progress.discard(item)
             self._settler.settle_later(item, decision)
 
-    def _abandon(self, item: PipelineItem[ModelT], leave: Callable[[], None]) -> None:
+    def _abandon(self, item: PipelineItem[ModelT], place: _Place[ModelT]) -> None:
         self._finish(item, Ended.ABANDONED)
-        leave()
+        place.leave()
 
     def _is_to_be_tried(self, item: PipelineItem[ModelT]) -> bool:
         # One at a time: another row that is tried may end this process, and must not be blamed.
         return deaths_of(item.lock_token).are_trying(self._deaths_max)
 
-    def _record_start(self, item: PipelineItem[ModelT], now: float) -> None:
+    def _started(self, item: PipelineItem[ModelT], now: float) -> Call:
+        """Record the start of an attempt, and return what is to be called."""
         context = self.context
+        item.stop = context.stop
         context.counters.started += 1
         item.begun_at = now
         if item.queued_at:
@@ -264,6 +298,7 @@ class Worker(Generic[ModelT]):
             )
         if item.prev_lock_expired:
             context.emit_for(events.ItemRecovered, item)
+        return context.calls.call(context.hooks.process, item, context.seams.surround)
 
     def _decide(self, item: PipelineItem[ModelT], result: Result) -> Decision:
         context = self.context
@@ -318,30 +353,6 @@ YIELDS_AFTER_S = 0.002
 """So long a place goes on with rows that do not wait until it lets other tasks run, in seconds."""
 
 
-class _Stepped:
-    """The rest of a coroutine whose first step was taken by hand; each step in `variables`."""
-
-    __slots__ = ("_coroutine", "_variables", "_waits_for")
-
-    def __init__(
-        self, coroutine: Coroutine[Any, Any, None], variables: Context, waits_for: Any
-    ) -> None:
-        self._coroutine, self._variables, self._waits_for = coroutine, variables, waits_for
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        run, coroutine, waits_for = self._variables.run, self._coroutine, self._waits_for
-        try:
-            while True:
-                try:
-                    sent = yield waits_for
-                except HOST_ERRORS as error:
-                    waits_for = run(coroutine.throw, error)
-                else:
-                    waits_for = run(coroutine.send, sent)
-        except StopIteration:
-            return
-
-
 class _Place(Generic[ModelT]):
     """Where a worker works: one task, for one row after another.
 
@@ -391,7 +402,7 @@ class _Place(Generic[ModelT]):
                 continue
             pool.is_waking = False
             try:
-                rest = self._first_step(item)
+                rest = self._begin(item)
                 if rest is not None:
                     pool.feed()
                     await rest
@@ -404,7 +415,7 @@ class _Place(Generic[ModelT]):
             self.item = None
             # Before Python 3.13, `uncancel` leaves a request to be delivered: to the next row.
             if task.cancelling() or getattr(task, "_must_cancel", False):
-                pool.on_worked(item)
+                pool.on_worked(item, error)
                 self.leave(error)
                 return
             pool.go_on(self, item, error)
@@ -413,15 +424,21 @@ class _Place(Generic[ModelT]):
                 await asyncio.sleep(0)
                 yields_at = monotonic() + YIELDS_AFTER_S
 
-    def _first_step(self, item: PipelineItem[ModelT]) -> _Stepped | None:
-        """Begin with `item`; return what is left of the work, unless it has ended."""
+    def variables(self) -> Context:
         # A copy, since code that runs in one context cannot enter it again.
-        variables = self._pool.variables.copy()
-        work = self._pool.work_on(item, self)
+        return self._pool.variables.copy()
+
+    def _begin(self, item: PipelineItem[ModelT]) -> Awaitable[None] | None:
+        """Begin with `item`; return what is left of the work, unless it has ended."""
+        worker = self.worker
+        if type(worker).work is Worker.work:
+            return worker.begin(item, self)
+        steps = Steps(worker.work(item), self.variables())
         try:
-            return _Stepped(work, variables, variables.run(work.send, None))
+            steps.begin()
         except StopIteration:
             return None
+        return steps
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         if not self._is_left:
@@ -513,28 +530,24 @@ class Pool(Generic[ModelT]):
             self.context.in_progress.add(item)
         return item
 
-    def work_on(
-        self, item: PipelineItem[ModelT], place: _Place[ModelT]
-    ) -> Coroutine[Any, Any, None]:
-        worker = place.worker
-        if type(worker).work is Worker.work:
-            return worker.work_at(item, place.leave)
-        return worker.work(item)
-
     def go_on(
         self, place: _Place[ModelT], worked: PipelineItem[ModelT], error: BaseException | None
     ) -> None:
         """Give `place` its next item, if there is one."""
-        self.on_worked(worked)
+        self.on_worked(worked, error)
         if error is None and (item := self._next()) is not None:
             self._deaths.pop(place.worker, None)
             place.item = item
         else:
             self._on_worker_done(place.worker, error)
 
-    def on_worked(self, item: PipelineItem[ModelT]) -> None:
-        # A host's own work may have ended without handing it over.
-        self.context.in_progress.discard(item)
+    def on_worked(self, item: PipelineItem[ModelT], error: BaseException | None) -> None:
+        # A host's own work may have ended without handing it over. After an error it need not wait
+        # until it is found as a stray.
+        if item in self.context.in_progress:
+            self.context.in_progress.discard(item)
+            if error is not None:
+                self._settler.settle_later(item, Ended.INTERRUPTED)
 
     def on_left(self, place: _Place[ModelT], error: BaseException | None) -> None:
         del self._places[place.worker]

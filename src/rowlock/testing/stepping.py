@@ -80,7 +80,7 @@ class Steps(Generic[ModelT]):
     @property
     def queued(self) -> tuple[PipelineItem[ModelT], ...]:
         """The items that wait for a worker, next one first."""
-        return tuple(self.run.context.queue)
+        return tuple(self.run.context.queue.waiting())
 
     async def fetch_once(self, limit: int | None = None) -> list[PipelineItem[ModelT]]:
         """Claim up to `limit` rows (default: as many as the queue has room for), queue them and
