@@ -17,9 +17,8 @@ import pytest
 from anyio import BrokenWorkerProcess
 
 from rowlock.errors import GraphError, GraphTimeLimit, HostCodeError
-from rowlock.graph import Graph
+from rowlock.graph import Graph, run_graph
 from rowlock.graph.processes import ADVICE, ProcessLane
-from rowlock.graph.run import run_graph
 from rowlock.testing import virtual_time
 
 from .nodes import Apply, Collect, Feed

@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.graph import Flow, Graph
-from rowlock.graph.run import run_graph
+from rowlock.graph import Flow, Graph, run_graph
 from rowlock.graph.statistics import statistics_of
 from rowlock.graph.threads import GraphRuntime
 

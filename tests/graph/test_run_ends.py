@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from rowlock.errors import GraphInterrupted, GraphTimeLimit, HostCodeError
-from rowlock.graph import Graph
+from rowlock.graph import Graph, run_graph
 from rowlock.graph import threads as runtime_module
 from rowlock.graph.host_code import check_interrupt
-from rowlock.graph.run import run_graph
 from rowlock.graph.threads import GraphRuntime
 from rowlock.testing import run_virtual, virtual_time
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -340,7 +341,8 @@ class Fired:
 
 
 def lanes_with(fired: Fired) -> Any:
-    lanes: Any = LoopLanes(on_stop=lambda: None, on_end=lambda: None)
+    ends: Any = {"on_stop": lambda: None, "on_end": lambda: None}
+    lanes: Any = LoopLanes(Graph(), context=copy_context(), **ends)
     lanes.scheduler = fired
     return lanes
 

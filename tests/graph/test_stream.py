@@ -13,7 +13,7 @@ import pytest
 from rowlock.errors import GraphClosed, GraphDeadlockError, GraphError
 from rowlock.graph import Graph, stream_graph
 from rowlock.graph.processor import OutputPort, connect
-from rowlock.graph.stream import StreamSink, StreamValues, stream_output
+from rowlock.graph.run import StreamSink, StreamValues, stream_output
 from rowlock.testing import run_virtual, virtual_time
 
 from .nodes import Apply, Feed

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rowlock.graph import Graph
+from rowlock.graph import Graph, run_graph
 from rowlock.graph import threads as runtime_module
-from rowlock.graph.run import run_graph
 from rowlock.graph.threads import GraphRuntime, GraphThread, ThreadCall, default_runtime
 
 from .nodes import Apply, Collect, Feed, Spread
@@ -320,7 +319,7 @@ CHILD = """
 import asyncio, os, sys, threading
 from rowlock.graph.threads import default_runtime
 from tests.graph.runs import applied, got, line_of
-from rowlock.graph.run import run_graph
+from rowlock.graph import run_graph
 
 def run():
     graph = line_of(applied(str, "thread"), values=[1])

@@ -18,8 +18,8 @@ LINES = {
     "database": 1198,
     "demo": 659,
     "dialects": 3409,
-    "dispatch": 3733,
-    "graph": 7095,
+    "dispatch": 3684,
+    "graph": 6764,
     "ground": 2846,
     "insight": 9001,
     "leases": 2960,
@@ -34,9 +34,9 @@ LINES = {
     "tests": 124717,
 }
 """Most lines of each part of the package, and of `tests`."""
-FILES_MAX = 246
+FILES_MAX = 243
 """Most modules of the package."""
-BASE_EXCEPTIONS_MAX, BLIND_MAX = 38, 72
+BASE_EXCEPTIONS_MAX, BLIND_MAX = 35, 69
 ROOM = 300
 """Lines by which a figure may be too high."""
 

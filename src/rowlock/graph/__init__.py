@@ -24,10 +24,9 @@ from rowlock.graph.pipeline import (
     Outcomes,
 )
 from rowlock.graph.processor import InputPort, NodeStatus, OutputPort, Place, Port, Processor
-from rowlock.graph.run import run_graph
+from rowlock.graph.run import run_graph, stream_graph
 from rowlock.graph.standing import StandingGraph
 from rowlock.graph.statistics import GraphStatistics, OperatorStatistics
-from rowlock.graph.stream import stream_graph
 from rowlock.graph.threads import GraphRuntime, default_runtime
 
 __all__ = [

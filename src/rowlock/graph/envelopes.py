@@ -19,11 +19,12 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from rowlock.errors import GraphInterrupted
-from rowlock.graph.host_code import add_check, goes_on, set_traceback, traceback_of
+from rowlock.graph.host_code import add_check, goes_on
 from rowlock.graph.processor import EMPTY, InputPort, NodeStatus, OutputPort, Port, Processor
 from rowlock.graph.stock.carriers import GONE, Call, CallOwner, Carrier, discard
 from rowlock.logs import get_logger
@@ -68,7 +69,7 @@ class Caller:
         except IndexError:
             return False
         self._result, self._error = result, error
-        self._traceback = None if error is None else traceback_of(error)
+        self._traceback = None if error is None else error.__traceback__
         self.is_done = True
         self._on_done(self)
         self._wake()
@@ -120,8 +121,7 @@ class Caller:
                 raise cancelled
             if error is not None:
                 # Callers that share a call share its error: without the frames of the others.
-                set_traceback(error, self._traceback)
-                raise error
+                raise error.with_traceback(self._traceback)
         finally:
             # A traceback of this frame would otherwise refer to itself.
             self._traceback = None
@@ -150,12 +150,10 @@ class Caller:
             self._waiter.set_result(None)
 
 
+@dataclass(slots=True, eq=False)
 class Envelope:
-    __slots__ = ("caller", "value")
-
-    def __init__(self, caller: Caller, value: Any) -> None:
-        self.caller = caller
-        self.value = value
+    caller: Caller
+    value: Any
 
 
 class EnvelopeCarrier(Carrier):

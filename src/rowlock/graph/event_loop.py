@@ -1,5 +1,5 @@
-"""Calls of host code, in every place; and the lanes of a run in the event loop: coroutines, and
-functions that are called there.
+"""The lanes of a run in the event loop: coroutines, and functions that are called there; and calls
+of host code, in every place.
 
 Nothing that a call raises leaves this module, whatever its kind: it becomes the error of the node,
 and the run ends with it.
@@ -25,91 +25,11 @@ from typing import Final
 
 from rowlock.errors import GraphInterrupted
 from rowlock.graph.fix_point import Hand
-from rowlock.graph.host_code import goes_on, set_traceback, traceback_of
+from rowlock.graph.host_code import KeepGoing, add_check, goes_on
 from rowlock.graph.processor import NodeStatus
 from rowlock.graph.scheduler import RUNNING, Scheduler, is_withdrawn
 from rowlock.graph.topology import Node, Topology, add_place
 from rowlock.tasks import as_ordinary
-
-
-class Calls:
-    def __init__(
-        self,
-        graph: Topology,
-        scheduler: Scheduler,
-        *,
-        stopwatch: Callable[[], float],
-        context: Context,
-        keep_going: Callable[[], bool] | None,
-    ) -> None:
-        self.stopwatch = stopwatch
-        self._graph = graph
-        self._scheduler = scheduler
-        self._context = context
-        self._keep_going = keep_going
-
-    def call(self, node: Node) -> bool:
-        """Make a call that is no coroutine; return False if it was withdrawn."""
-        node.started_at = self.stopwatch()
-        try:
-            node.ticket.pop()
-        except IndexError:
-            return False
-        if (self._keep_going is None and self._scheduler.phase is RUNNING) or self.is_wanted(node):
-            processor = node.processor
-            act = processor.close if node.is_closing else processor.process
-            try:
-                (processor.context or self._context).copy().run(act)
-            except BaseException as error:  # noqa: BLE001  # a run must not end its thread or loop
-                self.failed(node, error)
-        node.ended_at = self.stopwatch()
-        return True
-
-    async def await_call(self, node: Node) -> None:
-        if self.is_wanted(node):
-            processor = node.processor
-            act = processor.async_close if node.is_closing else processor.async_process
-            try:
-                await act()
-            except BaseException as error:  # noqa: BLE001  # a run must not end its thread or loop
-                self.failed(node, error)
-        node.ended_at = self.stopwatch()
-
-    def begin(self, node: Node) -> bool:
-        node.started_at = self.stopwatch()
-        return is_withdrawn(node)
-
-    def context_of(self, node: Node) -> Context:
-        return node.processor.context or self._context
-
-    def is_wanted(self, node: Node) -> bool:
-        """Whether the result of a call is wanted; stops the run once `keep_going` returns False."""
-        if node.is_closing:
-            return True
-        if self._scheduler.phase is not RUNNING:
-            return False
-        if self._keep_going is None:
-            return True
-        try:
-            is_wanted = goes_on(self._keep_going)
-        except BaseException as error:  # noqa: BLE001  # it is code of the host
-            self._scheduler.stop(as_ordinary(error))
-            return False
-        if not is_wanted:
-            self._scheduler.stop(GraphInterrupted(self._graph.name))
-        return is_wanted
-
-    def failed(self, node: Node, error: BaseException) -> None:
-        if isinstance(error, asyncio.CancelledError) and (
-            self._scheduler.phase is not RUNNING or not self.is_wanted(node)
-        ):
-            return  # its answer to the end of the run
-        # Without the frame of this file, which would keep the node alive with the error.
-        traceback = traceback_of(error)
-        set_traceback(error, traceback and traceback.tb_next)
-        node.error = as_ordinary(error)
-        add_place(node.error, node.processor)
-
 
 ASKS_MAX: Final = 256
 """How many nodes are asked in one iteration of the loop."""
@@ -126,10 +46,25 @@ ASYNC = NodeStatus.ASYNC
 class LoopLanes:
     """Makes calls in one event loop; what the scheduler asks of the loop is done here."""
 
-    def __init__(self, *, on_stop: Callable[[], None], on_end: Callable[[], None]) -> None:
-        self.calls: Calls
-        self.scheduler: Scheduler
+    def __init__(
+        self,
+        graph: Topology,
+        *,
+        context: Context,
+        keep_going: KeepGoing | None = None,
+        on_stop: Callable[[], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        """`on_stop` is called in the loop when the run ends early, `on_end` at its end."""
+        self.scheduler = Scheduler(graph, outside=self, stopwatch=graph.stopwatch)
         self.submit_to_threads: Callable[[list[Node]], None] | None = None
+        self._graph = graph
+        self._stopwatch = graph.stopwatch
+        self._context = context
+        add_check(context, lambda: self.scheduler.phase is not RUNNING)
+        if keep_going is not None:
+            add_check(context, lambda: not goes_on(keep_going))
+        self._keep_going = keep_going
         self._loop = asyncio.get_running_loop()
         self._on_stop = on_stop
         self._on_end = on_end
@@ -143,6 +78,63 @@ class LoopLanes:
         self._idle: dict[Node, asyncio.Future[bool]] = {}
         self._idle_for_long: dict[Node, asyncio.Future[bool]] = {}
         self._kept: dict[Node, asyncio.Event] = {}
+
+    # What follows is called in any thread.
+
+    def call(self, node: Node) -> bool:
+        """Make a call that is no coroutine; return False if it was withdrawn."""
+        node.started_at = self._stopwatch()
+        try:
+            node.ticket.pop()
+        except IndexError:
+            return False
+        if (self._keep_going is None and self.scheduler.phase is RUNNING) or self._is_wanted(node):
+            processor = node.processor
+            act = processor.close if node.is_closing else processor.process
+            try:
+                (processor.context or self._context).copy().run(act)
+            except BaseException as error:  # noqa: BLE001  # a run must not end its thread or loop
+                self._failed(node, error)
+        node.ended_at = self._stopwatch()
+        return True
+
+    async def _await_call(self, node: Node) -> None:
+        if self._is_wanted(node):
+            processor = node.processor
+            act = processor.async_close if node.is_closing else processor.async_process
+            try:
+                await act()
+            except BaseException as error:  # noqa: BLE001  # a run must not end its thread or loop
+                self._failed(node, error)
+        node.ended_at = self._stopwatch()
+
+    def _is_wanted(self, node: Node) -> bool:
+        """Whether the result of a call is wanted; stops the run once `keep_going` returns False."""
+        if node.is_closing:
+            return True
+        if self.scheduler.phase is not RUNNING:
+            return False
+        if self._keep_going is None:
+            return True
+        try:
+            is_wanted = goes_on(self._keep_going)
+        except BaseException as error:  # noqa: BLE001  # it is code of the host
+            self.scheduler.stop(as_ordinary(error))
+            return False
+        if not is_wanted:
+            self.scheduler.stop(GraphInterrupted(self._graph.name))
+        return is_wanted
+
+    def _failed(self, node: Node, error: BaseException) -> None:
+        if isinstance(error, asyncio.CancelledError) and (
+            self.scheduler.phase is not RUNNING or not self._is_wanted(node)
+        ):
+            return  # its answer to the end of the run
+        # Without the frame of this file, which would keep the node alive with the error. Not by an
+        # assignment, which an error that is a frozen data class refuses.
+        error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
+        node.error = as_ordinary(error)
+        add_place(node.error, node.processor)
 
     def advance_soon(self) -> None:
         if not self._is_advance_due:
@@ -166,7 +158,7 @@ class LoopLanes:
         self._in_loop(self._iterate_soon)
 
     def nodes(self) -> list[Node]:
-        return list(self._tasks)
+        return [node for node in self._tasks if not node.ticket]
 
     def _in_loop(self, act: Callable[[], object]) -> None:
         with suppress(RuntimeError):  # the loop is closed, and waits for nothing any more
@@ -181,8 +173,8 @@ class LoopLanes:
 
     def _iterate(self) -> None:
         self._is_due = False
-        calls, scheduler, ready = self.calls, self.scheduler, self._ready
-        until = calls.stopwatch() + ITERATION_S_MAX
+        scheduler, ready = self.scheduler, self._ready
+        until = self._stopwatch() + ITERATION_S_MAX
         asks_end = scheduler.asks + ASKS_MAX
         if self._is_advance_due:
             self._is_advance_due = False
@@ -193,7 +185,7 @@ class LoopLanes:
             if node.status is ASYNC:
                 self._begin(node)
                 continue
-            if not calls.call(node):
+            if not self.call(node):
                 continue
             is_last = self.submit_to_threads is None or node.ended_at >= until
             if node.hand is not None and node.hand.is_prompt:
@@ -256,20 +248,19 @@ class LoopLanes:
             waiter.set_result(self._continues(node))
             if self._continues(node):
                 return
+        context = (node.processor.context or self._context).copy()
         work = self._await_calls(node)
-        task = asyncio.create_task(
-            work, name=f"rowlock: {node.operator}", context=self.calls.context_of(node).copy()
-        )
+        task = asyncio.create_task(work, name=f"rowlock: {node.operator}", context=context)
         self._tasks[node] = task
         task.add_done_callback(partial(self._task_done, node))
 
     async def _await_calls(self, node: Node) -> None:
-        if not self.calls.begin(node):
+        if not self._takes_ticket(node):
             return
         is_of_caller = node.processor.context is not None
         until, iteration = node.started_at + ITERATION_S_MAX, self._counted()
         while True:
-            await self.calls.await_call(node)
+            await self._await_call(node)
             found = self.scheduler.advance_after(node, wait=False, asks_max=ASKS_MAX)
             is_next = node in found and self._continues(node)
             if is_next:
@@ -282,12 +273,18 @@ class LoopLanes:
             if node.started_at >= until:
                 if self._iteration == iteration:
                     # Coroutines that never suspend would keep the loop for themselves.
-                    await self._let_others(node)
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.sleep(0)
+                    node.started_at = self._stopwatch()
                 until, iteration = node.started_at + ITERATION_S_MAX, self._counted()
+
+    def _takes_ticket(self, node: Node) -> bool:
+        node.started_at = self._stopwatch()
+        return is_withdrawn(node)
 
     async def _begins(self, node: Node) -> bool:
         """Begin a further call in this task; False if there is none for it."""
-        while not self.calls.begin(node):
+        while not self._takes_ticket(node):
             # Withdrawn; what a node reads from is closed in the same task nevertheless.
             if not (self._keeps_task(node) and await self._is_kept(node)):
                 return False
@@ -350,23 +347,15 @@ class LoopLanes:
         own = node.processor.context
         return node.status is ASYNC and own is None and not node.is_closing
 
-    async def _let_others(self, node: Node) -> None:
-        with suppress(asyncio.CancelledError):
-            await asyncio.sleep(0)
-        node.started_at = self.calls.stopwatch()
-
-    def _ended(self, node: Node) -> None:
-        self.scheduler.call_ended(node)
-        self._advance(ASKS_MAX)
-
     def _task_done(self, node: Node, task: asyncio.Task[None]) -> None:
         if self._tasks.get(node) is task:
             del self._tasks[node]
         # Cancelled by another before its first step, the call was never begun.
         if task.cancelled() and is_withdrawn(node):
-            self.calls.failed(node, asyncio.CancelledError())
-            node.started_at = node.ended_at = self.calls.stopwatch()
-            self._ended(node)
+            self._failed(node, asyncio.CancelledError())
+            node.started_at = node.ended_at = self._stopwatch()
+            self.scheduler.call_ended(node)
+            self._advance(ASKS_MAX)
 
     def _cancel_calls(self) -> None:
         self._on_stop()

@@ -1,10 +1,8 @@
 """What a host gives to a graph: arguments, checked in the line that passes them, and functions
 whose coroutines and errors are not what they seem.
 
-Two traps. An error may refuse to have its traceback read or set, as frozen data classes do: that
-would end the thread that enters what a call raised, and the call never be over. And a lambda around
-a coroutine function looks like any other function until it is called: its coroutine is true, so a
-predicate would choose one way for all values.
+The trap: a lambda around a coroutine function looks like any other function until it is called: its
+coroutine is true, so a predicate would choose one way for all values.
 
 No thread can be cancelled, so a long call asks `check_interrupt` whether its result is still
 wanted. What answers is a context variable of the call; calls of a graph within a call of another
@@ -21,26 +19,11 @@ from contextvars import Context, ContextVar
 from datetime import timedelta
 from functools import partial
 from inspect import isawaitable
-from types import CoroutineType, TracebackType
+from types import CoroutineType
 from typing import Any, Final, TypeAlias, TypeVar
 
 from rowlock.errors import GraphError, shorten
 from rowlock.graph.processor import Place
-
-# ---------------------------------------------------------------- tracebacks
-
-
-_TRACEBACK: Final = vars(BaseException)["__traceback__"]
-
-
-def traceback_of(error: BaseException) -> TracebackType | None:
-    found: TracebackType | None = _TRACEBACK.__get__(error)
-    return found
-
-
-def set_traceback(error: BaseException, traceback: TracebackType | None) -> None:
-    _TRACEBACK.__set__(error, traceback)
-
 
 # ---------------------------------------------------------------- unawaited
 

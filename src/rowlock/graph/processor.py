@@ -20,6 +20,7 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Sequence
 from contextvars import Context
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar, cast
 
@@ -40,53 +41,37 @@ EMPTY: Final = Empty()
 """The content of a slot without a value; None is a value like any other."""
 
 
+@dataclass(slots=True, eq=False)
 class PortOwner:
-    """`changed`: ports that the other side changed since the last ask, oldest first."""
-
-    __slots__ = ("changed",)
-
-    def __init__(self) -> None:
-        self.changed: list[Port] = []
+    # Ports that the other side changed since the last ask, oldest first
+    changed: list[Port] = field(default_factory=list, init=False)
 
 
+@dataclass(slots=True, eq=False)
 class Changes:
     """What the edges of one graph report while nodes are asked."""
 
-    __slots__ = ("asked", "dropped", "owners")
-
-    def __init__(self) -> None:
-        # The owner whose `event` runs now; only its ports may be used
-        self.asked: PortOwner | None = None
-        # Whose ports changed; the newest last, maybe more than once
-        self.owners: list[PortOwner] = []
-        # Values that left their slot unread, kept until the mutex is free: ``__del__`` of a value
-        # is code of the host
-        self.dropped: list[object] = []
+    # The owner whose `event` runs now; only its ports may be used
+    asked: PortOwner | None = None
+    # Whose ports changed; the newest last, maybe more than once
+    owners: list[PortOwner] = field(default_factory=list)
+    # Values that left their slot unread, kept until the mutex is free: ``__del__`` of a value is
+    # code of the host
+    dropped: list[object] = field(default_factory=list)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Edge(Generic[T]):
     """The way of values from one output port to one input port."""
 
-    __slots__ = (
-        "changes",
-        "is_finished",
-        "is_needed",
-        "passed",
-        "source",
-        "target",
-        "unread",
-        "value",
-    )
-
-    def __init__(self, source: OutputPort[T], target: InputPort[T], changes: Changes) -> None:
-        self.source = source
-        self.target = target
-        self.changes = changes
-        self.value: T | Empty = EMPTY
-        self.is_needed = False
-        self.is_finished = False  # one side is done
-        self.passed = 0
-        self.unread = 0  # how many values were dropped since the consumer was done
+    source: OutputPort[T]
+    target: InputPort[T]
+    changes: Changes
+    value: T | Empty = EMPTY
+    is_needed: bool = False
+    is_finished: bool = False  # one side is done
+    passed: int = 0
+    unread: int = 0  # how many values were dropped since the consumer was done
 
     def clear(self) -> None:
         """Finish the edge and drop the value in its slot."""

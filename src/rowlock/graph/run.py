@@ -1,38 +1,40 @@
-"""`run_graph`: one run of a graph, from its checks to its hooks, however it ends; and its parts,
-joined: a scheduler, its lanes in the event loop and in threads, and what makes their calls.
+"""`run_graph`: one run of a graph, from its checks to its hooks, however it ends; and
+`stream_graph`: the same with the values of a flow as an asynchronous iterator, with back pressure.
 
 A run returns only when none of its calls runs any more, so that its caller may rely on that: a
 lease is not released while a call still works on its row. A cancelled caller therefore waits until
 the calls in flight have ended; then it is cancelled.
+
+The last node of a stream holds one value for the consumer, and asks for the next only when that was
+taken. So a slow consumer slows the graph down, and one that leaves ends it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextvars import Context, copy_context
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextvars import copy_context
 from datetime import timedelta
 from functools import partial
 from inspect import isawaitable
-from typing import Final, NamedTuple
+from typing import Any, Final, Generic, TypeVar
 
-from rowlock.clock import is_real
-from rowlock.errors import GraphError, GraphTimeLimit
-from rowlock.graph.event_loop import Calls, LoopLanes
+from rowlock.errors import GraphClosed, GraphError, GraphTimeLimit
+from rowlock.graph.event_loop import LoopLanes
+from rowlock.graph.flow import Flow
 from rowlock.graph.host_code import (
-    add_check,
+    KeepGoing,
     bounded,
     check_plain_function,
     check_type,
-    goes_on,
     seconds_of,
-    set_traceback,
     shown,
 )
-from rowlock.graph.processor import Processor
-from rowlock.graph.scheduler import Phase, Scheduler
+from rowlock.graph.processor import NodeStatus, OutputPort, Port, Processor
 from rowlock.graph.statistics import GraphStatistics, statistics_in_steps
-from rowlock.graph.threads import GraphRuntime, ThreadLanes, default_runtime, replaced_meanwhile
+from rowlock.graph.threads import GraphRuntime, ThreadLanes, replaced_meanwhile
 from rowlock.graph.topology import CHECKED_AT_ONCE, NODES_MAX, Node, Topology
 from rowlock.logs import get_logger
 from rowlock.tasks import as_host_code, as_ordinary, finish
@@ -41,40 +43,28 @@ SECONDS_MAX: Final = 366 * 24 * 3600.0
 """The longest time limit and the longest grace, in seconds."""
 
 
-class RunSettings(NamedTuple):
+class RunSettings:
     """How one run is to go on, and to end; see `run_graph`."""
 
-    time_limit_s: float | None = None
-    keep_going: Callable[[], bool] | None = None
-    grace_s: float | None = None
-    threads: int | None = None
-    runtime: GraphRuntime | None = None
-    shows_values: bool = False
-
-
-DEFAULTS: Final = RunSettings()
-
-
-def run_settings(
-    *,
-    time_limit: timedelta | float | None,
-    keep_going: Callable[[], bool] | None,
-    grace: timedelta | float | None,
-    threads: int | None,
-    runtime: GraphRuntime | None,
-    shows_values: bool,
-) -> RunSettings:
-    check_keep_going(keep_going)
-    check_runtime(runtime)
-    check_type("shows_values", shows_values, bool)
-    return RunSettings(
-        seconds_of("time_limit", time_limit, high=SECONDS_MAX, may_be_0=True),
-        keep_going,
-        seconds_of("grace", grace, high=SECONDS_MAX, may_be_0=True),
-        None if threads is None else bounded("threads", threads, high=NODES_MAX),
-        runtime,
-        shows_values,
-    )
+    def __init__(
+        self,
+        *,
+        time_limit: timedelta | float | None = None,
+        keep_going: KeepGoing | None = None,
+        grace: timedelta | float | None = None,
+        threads: int | None = None,
+        runtime: GraphRuntime | None = None,
+        shows_values: bool = False,
+    ) -> None:
+        check_keep_going(keep_going)
+        check_runtime(runtime)
+        check_type("shows_values", shows_values, bool)
+        self.time_limit_s = seconds_of("time_limit", time_limit, high=SECONDS_MAX, may_be_0=True)
+        self.grace_s = seconds_of("grace", grace, high=SECONDS_MAX, may_be_0=True)
+        self.threads = None if threads is None else bounded("threads", threads, high=NODES_MAX)
+        self.keep_going = keep_going
+        self.runtime = runtime
+        self.shows_values = shows_values
 
 
 def check_keep_going(keep_going: object) -> None:
@@ -88,60 +78,6 @@ def check_runtime(runtime: object) -> None:
 
 
 logger = get_logger(__name__)
-
-
-class RunWiring:
-    """The parts of one run, joined, in the running event loop."""
-
-    def __init__(
-        self,
-        graph: Topology,
-        *,
-        keep_going: Callable[[], bool] | None = None,
-        threads_max: int | None = None,
-        runtime: GraphRuntime | None = None,
-        context: Context | None = None,
-        on_stop: Callable[[], None],
-        on_end: Callable[[], None],
-    ) -> None:
-        """`on_stop` is called in the loop when the run ends early, `on_end` at its end."""
-        self._runtime = runtime or default_runtime()
-        self.lanes = LoopLanes(on_stop=on_stop, on_end=on_end)
-        self.scheduler = Scheduler(graph, outside=self.lanes, stopwatch=graph.stopwatch)
-        own = copy_context() if context is None else context.copy()
-        add_check(own, lambda: self.scheduler.phase is not Phase.RUNNING)
-        if keep_going is not None:
-            add_check(own, lambda: not goes_on(keep_going))
-        calls = Calls(
-            graph,
-            self.scheduler,
-            stopwatch=graph.stopwatch,
-            context=own,
-            keep_going=keep_going,
-        )
-        self.lanes.scheduler, self.lanes.calls = self.scheduler, calls
-        self._threads: ThreadLanes | None = None
-        if is_real():
-            self._threads = ThreadLanes(
-                self._runtime,
-                calls,
-                self.scheduler,
-                submit_to_loop=self.lanes.submit,
-                threads_max=threads_max,
-            )
-            self.lanes.submit_to_threads = self._threads.submit
-
-    def calls(self) -> list[Node]:
-        nodes = self.lanes.nodes()
-        if self._threads is not None:
-            nodes += self._threads.nodes()
-        return [node for node in nodes if not node.ticket]
-
-    def replace_thread(self, processor: Processor) -> None:
-        """Replace the thread that makes a call of `processor` now; it ends with the call."""
-        worker = None if self._threads is None else self._threads.worker_of(processor)
-        if worker is not None:
-            self._runtime.abandon(worker)
 
 
 def forget_values(graph: Topology) -> Iterator[None]:
@@ -169,7 +105,7 @@ def log_later_errors(graph: Topology) -> None:
     for later in graph.later_errors:
         text = "%(operator)s failed after the run was to end"
         logger.warning(text, {"operator": later.operator}, exc_info=later.error)
-        set_traceback(later.error, None)
+        later.error.with_traceback(None)
 
 
 async def run_graph(
@@ -209,9 +145,10 @@ async def run_graph(
     """
     _check_graph(graph)
     graph.begin_run()
-    settings, mistake = DEFAULTS, None
+    settings: RunSettings | None = None
+    mistake: GraphError | None = None
     try:
-        settings = run_settings(
+        settings = RunSettings(
             time_limit=time_limit,
             keep_going=keep_going,
             grace=grace,
@@ -228,7 +165,7 @@ async def run_graph(
 
 
 async def run_with(
-    graph: Topology, settings: RunSettings, mistake: GraphError | None = None
+    graph: Topology, settings: RunSettings | None, mistake: GraphError | None = None
 ) -> GraphStatistics:
     """Run `graph`, whose run has begun, as `run_graph` does; or end it at once with a mistake."""
     run = GraphRun(graph, settings, mistake)
@@ -241,9 +178,10 @@ class GraphRun:
     def __init__(
         self,
         graph: Topology,
-        settings: RunSettings = DEFAULTS,
+        settings: RunSettings | None = None,
         mistake: GraphError | None = None,
     ) -> None:
+        settings = settings or RunSettings()
         self.graph = graph
         graph.shows_values = settings.shows_values
         self._limit_s = settings.time_limit_s
@@ -251,15 +189,15 @@ class GraphRun:
         self._mistake = mistake
         self._end = asyncio.Event()
         self._grace_timer: asyncio.TimerHandle | None = None
-        self._wiring = RunWiring(
+        self.lanes = LoopLanes(
             graph,
+            context=copy_context(),
             keep_going=settings.keep_going,
-            threads_max=settings.threads,
-            runtime=settings.runtime,
             on_stop=self._begin_grace,
             on_end=self._end.set,
         )
-        self.scheduler = self._wiring.scheduler
+        self.scheduler = self.lanes.scheduler
+        self._threads = ThreadLanes(settings.runtime, self.lanes, threads_max=settings.threads)
 
     async def to_its_end(self) -> None:
         """Run, clean up and call the hooks of the end; raise what ended the run (`run_graph`)."""
@@ -294,7 +232,7 @@ class GraphRun:
             except asyncio.CancelledError as error:
                 cancelled = error
                 self.scheduler.stop(None)
-        self._wiring.lanes.advance_soon()
+        self.lanes.advance_soon()
         try:
             await self._wait(cancelled)
         finally:
@@ -362,7 +300,7 @@ class GraphRun:
         """Return the nodes whose calls still run, and have their threads replaced."""
         nodes = [node for node in self.graph.nodes if node.is_abandoned]
         for node in nodes:
-            self._wiring.replace_thread(node.processor)
+            self._threads.replace(node)
             text = "A call ignored the end of its run and is abandoned: %(operator)s"
             logger.warning(text, {"operator": node.operator})
         return nodes
@@ -388,13 +326,167 @@ class GraphRun:
         return failure
 
 
+def _check_graph(graph: object) -> None:
+    if not isinstance(graph, Topology):
+        msg = f"run_graph() wants a graph, as sink() returns it, not {shown(graph)}"
+        raise GraphError(msg)
+
+
 async def _call_hook(hook: Callable[..., object], *args: object) -> None:
     result = hook(*args)
     if isawaitable(result):
         await result
 
 
-def _check_graph(graph: object) -> None:
-    if not isinstance(graph, Topology):
-        msg = f"run_graph() wants a graph, as sink() returns it, not {shown(graph)}"
-        raise GraphError(msg)
+# ---------------------------------------------------------------- streams
+
+
+T = TypeVar("T")
+
+
+class StreamSink(Processor, Generic[T]):
+    """Holds the next value for a consumer in the event loop that this is made in."""
+
+    def __init__(self) -> None:
+        super().__init__(inputs=1, name="stream")
+        self.values: deque[T] = deque()
+        # The consumer has the value. The node knows so only when it is asked, and holds the value
+        # until then: a call that ends in between would find that nothing can go on.
+        self.is_taken = False
+        self.is_ready = asyncio.Event()  # set when the consumer is to look
+        self._is_held = False
+        self._loop = asyncio.get_running_loop()
+
+    def event(self, changed: Sequence[Port]) -> NodeStatus:
+        del changed
+        input_ = self.inputs[0]
+        if self.is_taken:
+            self.is_taken = self._is_held = False
+        if self._is_held:
+            return NodeStatus.NEED_DATA
+        if input_.has_data:
+            self._is_held = True
+            self.values.append(input_.pull())
+            self.merged += 1
+            with suppress(RuntimeError):  # the loop is closed, and its consumer is gone
+                self._loop.call_soon_threadsafe(self.is_ready.set)
+        elif input_.is_finished:
+            return NodeStatus.FINISHED
+        else:
+            input_.need()
+        return NodeStatus.NEED_DATA
+
+    def is_open(self) -> bool:
+        return self._is_held
+
+
+class StreamValues(AsyncIterator[T]):
+    """The values of a run, for any number of tasks."""
+
+    # Not a generator: one whose reader gives up waiting is at its end, and one that is read by two
+    # tasks fails.
+
+    def __init__(self, graph: str, sink: StreamSink[T], run: asyncio.Task[Any]) -> None:
+        self._graph = graph
+        self._sink = sink
+        self._run: asyncio.Task[Any] | None = run
+        run.add_done_callback(lambda _task: sink.is_ready.set())
+
+    async def __anext__(self) -> T:
+        """Return the next value, or raise what ended the run; `GraphClosed` after the block."""
+        sink = self._sink
+        while not sink.values:
+            # No frame of the error may refer to the run, which refers to the error.
+            if self._run is None or self._run.cancelled():
+                raise GraphClosed(self._graph)
+            if self._run.done():
+                self._run.result()
+                raise StopAsyncIteration
+            sink.is_ready.clear()
+            await sink.is_ready.wait()
+        value = sink.values.popleft()
+        sink.is_taken = True
+        sink.wake()
+        return value
+
+    def leave(self) -> None:
+        self._run = None
+        self._sink.values.clear()
+        self._sink.is_ready.set()
+
+
+@asynccontextmanager
+async def stream_output(
+    graph: Topology, output: OutputPort[T], settings: RunSettings | None = None
+) -> AsyncIterator[AsyncIterator[T]]:
+    """Run `graph` in the block, and give the values of `output`; see `stream_graph`."""
+    sink = StreamSink[T]()
+    graph.add([sink])
+    graph.connect(output, sink.inputs[0])
+    graph.begin_run()
+    run = asyncio.create_task(run_with(graph, settings), name=f"rowlock: stream {graph.name}")
+    values = StreamValues(graph.name, sink, run)
+    try:
+        yield values
+    finally:
+        try:
+            await _left(run)
+        finally:
+            values.leave()
+
+
+async def _left(run: asyncio.Task[Any]) -> None:
+    if not run.done():
+        run.cancel()
+    cancelled = None
+    while not run.done():
+        try:
+            await asyncio.wait([run])
+        except asyncio.CancelledError as error:
+            cancelled = error
+            run.cancel()
+    if cancelled is not None:
+        raise cancelled
+    if not run.cancelled():
+        run.exception()
+
+
+def stream_graph(
+    flow: Flow[T],
+    *,
+    time_limit: timedelta | float | None = None,
+    keep_going: Callable[[], bool] | None = None,
+    grace: timedelta | float | None = None,
+    threads: int | None = None,
+    runtime: GraphRuntime | None = None,
+    shows_values: bool = False,
+) -> AbstractAsyncContextManager[AsyncIterator[T]]:
+    """Run the graph of `flow` in the block, and give its values as they come.
+
+    The iterator raises what ends the run. Leaving the block ends the run, and waits until none of
+    its calls runs. Several tasks may read; one that still does when the block is left gets a
+    `GraphClosed`.
+
+    Args:
+        flow: has no reader yet; the rest of its graph is complete.
+        time_limit: seconds that the run may take.
+        keep_going: asked before each call; the run ends once it returns False.
+        grace: seconds that calls in threads may go on after the end.
+        threads: how many calls may run in threads at the same time.
+        runtime: whose threads; those of this process by default.
+        shows_values: the note on an error quotes the value of its call, shortened.
+
+    Raises:
+        GraphError: the flow has a reader, the graph is incomplete, or it has run, or an argument is
+            wrong.
+    """
+    check_type("flow", flow, Flow)
+    settings = RunSettings(
+        time_limit=time_limit,
+        keep_going=keep_going,
+        grace=grace,
+        threads=threads,
+        runtime=runtime,
+        shows_values=shows_values,
+    )
+    return stream_output(flow.graph, flow.last_output("stream"), settings)

@@ -27,7 +27,7 @@ from typing import Final, Protocol, TypeAlias
 from rowlock.errors import InternalError
 from rowlock.graph.fix_point import Spread, deadlock_of, hand_of, settle, wake
 from rowlock.graph.processor import NodeStatus, Processor
-from rowlock.graph.topology import CHECKED_AT_ONCE, Node, RaisedLater, Topology
+from rowlock.graph.topology import CHECKED_AT_ONCE, Node, RaisedLater, Topology, node_of
 
 
 class Phase(IntEnum):
@@ -124,8 +124,7 @@ class Scheduler:
 
     def wake(self, processor: Processor) -> None:
         """Have the node of `processor` asked soon; from anywhere."""
-        node = processor.owner
-        assert isinstance(node, Node)
+        node = node_of(processor)
         if node.has_wake:
             return  # it will be asked after this
         node.has_wake = True

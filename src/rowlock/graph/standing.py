@@ -21,12 +21,11 @@ from typing import Any, Final, Generic, Self, TypeVar
 from rowlock.clock import stopwatch
 from rowlock.errors import GraphClosed, GraphDeadlockError, GraphError
 from rowlock.graph.envelopes import OUTLET, Caller, EnvelopeCarrier, Inlet, Outlet
+from rowlock.graph.event_loop import LoopLanes
 from rowlock.graph.fix_point import flags_of
 from rowlock.graph.flow import Flow, Graph
 from rowlock.graph.host_code import check_plain_function, check_type, not_awaited
-from rowlock.graph.operators import OpenEnd
 from rowlock.graph.run import (
-    RunWiring,
     check_keep_going,
     check_runtime,
     forget_values,
@@ -35,7 +34,7 @@ from rowlock.graph.run import (
 from rowlock.graph.statistics import GraphStatistics, statistics_of
 from rowlock.graph.stock.batches import BatchProcessor
 from rowlock.graph.stock.parts import GatherProcessor, ScatterProcessor
-from rowlock.graph.threads import GraphRuntime
+from rowlock.graph.threads import GraphRuntime, ThreadLanes
 from rowlock.graph.topology import Node, Topology, node_of, targets_of
 from rowlock.logs import get_logger
 from rowlock.tasks import as_ordinary, finish
@@ -97,7 +96,8 @@ class StandingNodes:
         self._owner = owner
         self._inlet = Inlet()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._wiring: RunWiring
+        self._lanes: LoopLanes
+        self._threads: ThreadLanes
         self._timer: asyncio.TimerHandle | None = None
         self._reported: dict[Node, tuple[float, float]] = {}
         self._is_stuck = False
@@ -109,8 +109,8 @@ class StandingNodes:
     def _build(self, build: Callable[[Any], object], carrier: EnvelopeCarrier) -> None:
         graph, inlet, outlet = self.graph, self._inlet, Outlet()
         graph.add([inlet])
-        flow = not_awaited(build(Flow(OpenEnd(graph, inlet.outputs, carrier))))
-        if not (isinstance(flow, Flow) and flow._end.carrier is carrier):
+        flow = not_awaited(build(Flow(graph, inlet.outputs, carrier)))
+        if not (isinstance(flow, Flow) and flow._carrier is carrier):
             msg = f"build() of {graph.name!r} returns the flow that it was given, or one behind it"
             raise GraphError(msg)
         output = flow.last_output(OUTLET)
@@ -136,16 +136,14 @@ class StandingNodes:
         self._loop, self.ended = loop, asyncio.Event()
         self.graph.stopwatch = stopwatch()
         self.graph.started_at = self.graph.stopwatch()
-        self._wiring = RunWiring(
-            self.graph,
-            runtime=self._owner._runtime,
-            context=self._owner._context,
-            on_stop=self._stopped,
-            on_end=self._ended,
+        context = self._owner._context.copy()
+        self._lanes = LoopLanes(
+            self.graph, context=context, on_stop=self._stopped, on_end=self._ended
         )
-        for _ in self._wiring.scheduler.start():
+        self._threads = ThreadLanes(self._owner._runtime, self._lanes)
+        for _ in self._lanes.scheduler.start():
             pass
-        self._wiring.lanes.advance_soon()
+        self._lanes.advance_soon()
 
     @property
     def has_ended(self) -> bool:
@@ -183,7 +181,7 @@ class StandingNodes:
         self._look_later()
         now, reported = self.graph.stopwatch(), self._reported
         self._reported = {}
-        for node in self._wiring.calls():
+        for node in (*self._lanes.nodes(), *self._threads.nodes()):
             began_at, due_s = reported.get(node, (0.0, 0.0))
             if node.started_at != began_at:
                 began_at, due_s = node.started_at, LONG_S
@@ -195,7 +193,7 @@ class StandingNodes:
         for caller in self.callers:
             for call in list(caller.calls) if caller.is_done else ():
                 if call.is_obsolete and call.task is None:
-                    self._wiring.replace_thread(call.processor)
+                    self._threads.replace(node_of(call.processor))
 
     def _report_long(self, node: Node, seconds: float) -> None:
         self._owner._call_took_long(node, seconds)
@@ -207,7 +205,7 @@ class StandingNodes:
     async def end(self) -> None:
         """End the run, and wait until no call runs."""
         self._check_loop()
-        self._wiring.scheduler.stop(None)
+        self._lanes.scheduler.stop(None)
         assert self.ended is not None
         await self.ended.wait()
 
@@ -217,7 +215,7 @@ class StandingNodes:
             raise GraphError(msg)
 
     def _stopped(self) -> None:
-        scheduler = self._wiring.scheduler
+        scheduler = self._lanes.scheduler
         error, scheduler.error = scheduler.error, None
         if error is not None and not self.is_over:
             self._owner._has_broken(as_ordinary(error))

@@ -261,19 +261,14 @@ def picture_of(graph: Topology) -> Picture:
             )
         )
     numbers = {one.name: number for number, one in enumerate(shown)}
-    arrows = list(_arrows(graph, numbers, has_begun=has_begun))
-    return Picture(boxes, arrows, len(statistics.operators) - len(shown))
-
-
-def _arrows(graph: Topology, numbers: dict[str, int], *, has_begun: bool) -> Iterator[Arrow]:
     passed: dict[tuple[int, int], int] = {}
     for edge in graph.edges:
         source, target = node_of(edge.source).operator, node_of(edge.target).operator
         if source in numbers and target in numbers:
             key = numbers[source], numbers[target]
             passed[key] = passed.get(key, 0) + edge.passed
-    for (source_number, target_number), count in passed.items():
-        yield Arrow(source_number, target_number, count if has_begun else None)
+    arrows = [Arrow(*ends, count if has_begun else None) for ends, count in passed.items()]
+    return Picture(boxes, arrows, len(statistics.operators) - len(shown))
 
 
 def _figures(one: OperatorStatistics) -> tuple[str, ...]:

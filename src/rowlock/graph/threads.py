@@ -25,15 +25,14 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final, NamedTuple
 
-from rowlock.clock import stopwatch
-from rowlock.graph.event_loop import Calls, is_of_loop
+from rowlock.clock import is_real, stopwatch
+from rowlock.graph.event_loop import LoopLanes, is_of_loop
 from rowlock.graph.host_code import bounded
-from rowlock.graph.processor import Processor
-from rowlock.graph.scheduler import UNLIMITED, Scheduler
+from rowlock.graph.scheduler import UNLIMITED
 from rowlock.graph.topology import Node
 
 CALLS_MAX: Final = 64
@@ -51,18 +50,16 @@ class ThreadCall(NamedTuple):
 class ThreadLanes:
     def __init__(
         self,
-        pool: GraphRuntime,
-        calls: Calls,
-        scheduler: Scheduler,
+        pool: GraphRuntime | None,
+        loop_lanes: LoopLanes,
         *,
-        submit_to_loop: Callable[[list[Node]], None],
-        threads_max: int | None,
+        threads_max: int | None = None,
     ) -> None:
         """`threads_max` bounds the calls of this run in threads; None: as many as the pool has."""
-        self._pool = pool
-        self._calls = calls
-        self._scheduler = scheduler
-        self._submit_to_loop = submit_to_loop
+        self._pool = pool or default_runtime()
+        self._loop_lanes = loop_lanes
+        if is_real():
+            loop_lanes.submit_to_threads = self.submit
         self._threads_max = threads_max
         self._lock = threading.Lock()
         self._waiting: deque[ThreadCall] = deque()
@@ -80,28 +77,31 @@ class ThreadLanes:
         self._workers[node] = worker
         if node.processor.blocks:
             with self._pool.waits(worker):
-                was_made = self._calls.call(node)
+                was_made = self._loop_lanes.call(node)
         else:
-            was_made = self._calls.call(node)
+            was_made = self._loop_lanes.call(node)
         self._workers.pop(node, None)
         found: list[ThreadCall] = []
         if was_made:
             of_loop: list[Node] = []
-            for one in self._scheduler.advance_after(node, wait=True, asks_max=UNLIMITED):
+            scheduler = self._loop_lanes.scheduler
+            for one in scheduler.advance_after(node, wait=True, asks_max=UNLIMITED):
                 if is_of_loop(one):
                     of_loop.append(one)
                 else:
                     found.append(ThreadCall(self, one))
             if of_loop:
-                self._submit_to_loop(of_loop)
+                self._loop_lanes.submit(of_loop)
         return self._admit(found, ended=1)
 
     def nodes(self) -> list[Node]:
-        return list(self._workers)
+        return [node for node in list(self._workers) if not node.ticket]
 
-    def worker_of(self, processor: Processor) -> GraphThread | None:
-        node = processor.owner
-        return self._workers.get(node) if isinstance(node, Node) else None
+    def replace(self, node: Node) -> None:
+        """Replace the thread that makes a call of `node` now, if any; it ends with the call."""
+        worker = self._workers.get(node)
+        if worker is not None:
+            self._pool.abandon(worker)
 
     def _admit(self, calls: list[ThreadCall], *, ended: int = 0) -> list[ThreadCall]:
         """Return the calls that may be made now; others wait for calls of this run to end."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -47,60 +48,33 @@ StartHook: TypeAlias = Callable[[], Awaitable[object] | object]
 EndHook: TypeAlias = Callable[[BaseException | None], Awaitable[object] | object]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Node(PortOwner):
-    # `has_wake`: it was woken, and the scheduler has not taken that in
-
-    __slots__ = (
-        "busy_s",
-        "calls",
-        "ended_at",
-        "error",
-        "graph",
-        "hand",
-        "has_timer",
-        "has_wake",
-        "index",
-        "is_abandoned",
-        "is_busy",
-        "is_closing",
-        "is_woken",
-        "lane",
-        "operator",
-        "processor",
-        "since",
-        "slowest_s",
-        "spent_s",
-        "started_at",
-        "status",
-        "ticket",
-        "timer",
-    )
-
-    def __init__(
-        self, graph: Topology, processor: Processor, *, index: int, operator: str, lane: int
-    ) -> None:
-        super().__init__()
-        self.graph = graph
-        self.processor = processor
-        self.index = index
-        self.operator = operator
-        self.lane = lane
-        self.status = NodeStatus.NEED_DATA  # what it answered last
-        self.is_busy = False  # a call is in flight, or it is finished: it is not asked
-        self.is_woken = False  # it is to be asked even if none of its ports changed
-        self.is_closing = False  # the call in flight closes what it reads from
-        self.is_abandoned = False  # its call ignored the end of the run, and is not waited for
-        # One entry while a call was handed out and not begun; the one who pops it may begin
-        self.ticket: deque[None] = deque()
-        self.error: BaseException | None = None
-        # What it hands on by, during a run (`fix_point`); None if it is asked
-        self.hand: Any = None
-        self.started_at = self.ended_at = self.since = 0.0
-        self.timer = 0
-        self.has_timer = self.has_wake = False
-        self.spent_s = [0.0] * len(NodeStatus)  # seconds in each status, by `NodeStatus`
-        self.calls = 0
-        self.busy_s = self.slowest_s = 0.0
+    graph: Topology
+    processor: Processor
+    index: int
+    operator: str
+    lane: int
+    status: NodeStatus = NodeStatus.NEED_DATA  # what it answered last
+    is_busy: bool = False  # a call is in flight, or it is finished: it is not asked
+    is_woken: bool = False  # it is to be asked even if none of its ports changed
+    is_closing: bool = False  # the call in flight closes what it reads from
+    is_abandoned: bool = False  # its call ignored the end of the run, and is not waited for
+    # One entry while a call was handed out and not begun; the one who pops it may begin
+    ticket: deque[None] = field(default_factory=deque)
+    error: BaseException | None = None
+    hand: Any = None  # what it hands on by, during a run (`fix_point`); None if it is asked
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    since: float = 0.0
+    timer: int = 0
+    has_timer: bool = False
+    has_wake: bool = False  # it was woken, and the scheduler has not taken that in
+    # Seconds in each status, by `NodeStatus`
+    spent_s: list[float] = field(default_factory=lambda: [0.0] * len(NodeStatus))
+    calls: int = 0
+    busy_s: float = 0.0
+    slowest_s: float = 0.0
 
     def __repr__(self) -> str:
         return f"<node {self.index}: {self.operator}, lane {self.lane}>"
@@ -311,8 +285,8 @@ class Topology:
         self.operators.setdefault(operator, []).append(node)
 
 
-def node_of(port: InputPort[Any] | OutputPort[Any]) -> Node:
-    owner = port.owner
+def node_of(part: InputPort[Any] | OutputPort[Any] | Processor) -> Node:
+    owner = part.owner
     assert isinstance(owner, Node)
     return owner
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 
-from rowlock.graph.flow import Flow, Graph
+from rowlock.graph import Flow, Graph, run_graph
 from rowlock.graph.stock.carriers import LimitProcessor
+from rowlock.testing import virtual_time
 
 from ..one_thread import Sequential
 
@@ -127,3 +130,159 @@ def test_values_in_memory_stay_below_the_bound(seed: int) -> None:
     Sequential(graph).run(lambda calls: chance.randrange(len(calls)))
     assert not alive
     assert 10 < most <= graph.items_max
+
+
+async def looped(build: Callable[[Flow[Any]], Flow[Any]], items: Any) -> list[Any]:
+    """Run values through operators, and return what comes out."""
+    graph = Graph("test")
+    found: list[Any] = []
+    build(graph.source(items)).sink(found.append, on="loop")
+    await run_graph(graph)
+    return found
+
+
+@virtual_time
+async def test_a_timeout_is_of_one_call() -> None:
+    """A slow value would keep its lane, or end the run."""
+
+    async def call(value: int) -> int:
+        await asyncio.sleep(value)
+        return value
+
+    late: list[int] = []
+
+    def note(value: int, error: Exception) -> None:
+        assert isinstance(error, TimeoutError)
+        late.append(value)
+
+    found = await looped(lambda flow: flow.amap(call, timeout=2.5, on_error=note), range(5))
+    assert (found, late) == ([0, 1, 2], [3, 4])
+
+
+def square(value: int) -> int:
+    return value * value
+
+
+def all_squares(values: list[int]) -> list[int]:
+    return [value * value for value in values]
+
+
+async def test_calls_in_processes() -> None:
+    """A function that computes would keep the loop and the threads from all else."""
+    expected = [value * value for value in range(6)]
+    assert sorted(await looped(lambda flow: flow.map(square, lanes=2, on="process"), range(6))) == (
+        expected
+    )
+    found = await looped(lambda flow: flow.map_batch(all_squares, size=4, on="process"), range(6))
+    assert found == expected
+
+
+class Ends(Exception):
+    """Ends a run."""
+
+
+class Watched:
+    """A generator that notes its end, and a read during it."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+        self.reading = threading.Lock()
+
+    def values(self) -> Iterator[int]:
+        try:
+            for number in range(10_000):
+                with self.reading:
+                    pass
+                yield number
+        finally:
+            assert self.reading.acquire(blocking=False)
+            self.reading.release()
+            self.closed += 1
+
+    async def async_values(self) -> AsyncIterator[int]:
+        try:
+            for number in range(10_000):
+                await asyncio.sleep(0)
+                yield number
+        finally:
+            self.closed += 1
+
+
+def raising(value: int) -> int:
+    if value == 20:
+        raise Ends
+    return value
+
+
+def flat(watched: Watched) -> Any:
+    return lambda graph: graph.source([1]).flat_map(lambda _one: watched.values())
+
+
+SOURCES: dict[str, Callable[[Watched], Callable[[Graph], Flow[int]]]] = {
+    "thread": lambda watched: lambda graph: graph.source(watched.values()),
+    "loop": lambda watched: lambda graph: graph.source(watched.values(), on="loop"),
+    "async": lambda watched: lambda graph: graph.source(watched.async_values()),
+    "flat": flat,
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("end", ["all", "limit", "error", "interrupt", "time", "cancelled"])
+async def test_generators_are_closed_once(source: str, end: str) -> None:
+    """A file would stay open, or be closed while it is read."""
+    watched = Watched()
+    graph = Graph()
+    flow = SOURCES[source](watched)(graph)
+    seen = 0
+
+    def count(_value: int) -> None:
+        nonlocal seen
+        seen += 1
+        if end == "cancelled" and seen == 10:
+            task.cancel()
+
+    if end == "all":
+        flow = flow.filter(lambda one: one % 1000 == 0, on="loop")
+    flow = flow.limit(15) if end == "limit" else flow
+    flow = flow.map(raising, on="loop") if end == "error" else flow
+    flow.sink(count, on="loop")
+    task = asyncio.ensure_future(
+        run_graph(
+            graph,
+            keep_going=(lambda: seen < 12) if end == "interrupt" else None,
+            time_limit=0.05 if end == "time" else None,
+        )
+    )
+    expected = {"error": Ends, "cancelled": asyncio.CancelledError}
+    (result,) = await asyncio.gather(task, return_exceptions=True)
+    if end in expected:
+        assert isinstance(result, expected[end])
+    assert watched.closed == 1
+    if end in {"limit", "error"}:
+        assert seen <= 20
+
+
+async def test_dropped_values_are_counted() -> None:
+    """A host would not learn how many of its values failed."""
+    heard: list[int] = []
+    graph = Graph()
+    flow = graph.source(range(10)).map(
+        lambda one: 1 // (one % 2), lanes=2, name="odd", on_error=lambda one, _: heard.append(one)
+    )
+    flow.filter(lambda _one: False, name="none").sink(print)
+    statistics = {one.name: one for one in (await run_graph(graph)).operators}
+    assert sorted(heard) == [0, 2, 4, 6, 8]
+    assert (statistics["odd"].failed, statistics["none"].dropped) == (5, 5)
+    assert all(one.held == 0 for one in statistics.values())
+
+
+async def test_small_values_pass_a_large_one() -> None:
+    """Open groups are read in turn: a hundred small values pass a large one."""
+    found: list[int] = []
+    graph = Graph()
+    flow = graph.source([10_000, *range(100)]).fan_out(
+        range, lambda parts: parts.map(abs, on="loop")
+    )
+    flow.limit(100).sink(lambda one: found.append(one[0]), on="loop")
+    await run_graph(graph)
+    assert found == list(range(100))

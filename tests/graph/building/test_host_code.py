@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.graph.flow import Flow, Graph
+from rowlock.graph import Flow, Graph
 
 from ..one_thread import Sequential
 

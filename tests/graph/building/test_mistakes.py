@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from rowlock.errors import GraphError
-from rowlock.graph.flow import Flow, Graph
+from rowlock.graph import Flow, Graph, run_graph
 from rowlock.graph.processor import Processor
-from rowlock.graph.run import run_graph
 
 
 async def awaited(value: Any) -> Any:

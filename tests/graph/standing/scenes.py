@@ -8,7 +8,6 @@ from typing import Any
 
 from rowlock.errors import GraphDeadlockError
 from rowlock.graph import Flow, NodeStatus, Port, Processor, StandingGraph
-from rowlock.graph.operators import behind_one
 
 
 class Heard(StandingGraph[Any, Any]):
@@ -104,4 +103,4 @@ class Custom(Processor):
 
 
 def custom(flow: Flow[Any], act: Callable[[Any], NodeStatus | None]) -> Flow[Any]:
-    return Flow(behind_one(flow._end, Custom(act), name="custom"))
+    return flow._into([Custom(act)], name="custom")

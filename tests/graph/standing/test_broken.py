@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 
 from rowlock.errors import GraphDeadlockError, GraphError, HostCodeError
-from rowlock.graph import Flow, NodeStatus, StandingGraph
+from rowlock.graph import Flow, GraphRuntime, NodeStatus, StandingGraph
 from rowlock.graph.stock.carriers import DuplicateProcessor
+from rowlock.testing import virtual_time
 
 from .scenes import Gate, Heard, custom, doubled, outcomes, settled
 
@@ -165,3 +167,66 @@ def test_a_graph_is_complete_when_it_is_built() -> None:
     StandingGraph(lambda flow: found.append(flow) or flow.map(doubled), name="pages")
     with pytest.raises(GraphError, match="has run"):
         found[0].graph.source([1])
+
+
+@virtual_time
+async def test_a_call_is_not_reported_before_its_time() -> None:
+    """Each quick call that happens to run when calls are looked at would be a warning."""
+    gate = Gate()
+    one = Heard(lambda flow: flow.amap(gate.passed, lanes=2))
+    async with one:
+        submits = [asyncio.create_task(one.submit(1))]
+        await asyncio.sleep(3)
+        submits.append(asyncio.create_task(one.submit(2)))
+        await asyncio.sleep(3)
+        (first, seconds), *others = one.long
+        assert (seconds, others) == (5, [])
+        await asyncio.sleep(6)
+        gate.open()
+        await outcomes(submits)
+    assert one.long[1:] in ([(first, 10), (1 - first, 7)], [(1 - first, 7), (first, 10)])
+
+
+@virtual_time
+async def test_each_call_of_a_lane_has_its_own_time() -> None:
+    """A lane that is busy for an hour with quick calls would look as if one hung."""
+
+    async def quick(value: int) -> int:
+        await asyncio.sleep(4)
+        return value
+
+    graph = Heard(lambda flow: flow.amap(quick))
+    async with graph:
+        await asyncio.gather(*map(graph.submit, range(20)))
+    assert graph.long == []
+
+
+@pytest.mark.timeout(60, method="thread")
+async def test_a_thread_that_no_caller_waits_for_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call that hangs for a row that is lost would keep all other rows from the threads."""
+    monkeypatch.setattr("rowlock.graph.standing.LONG_S", 0.01)
+    begun, go_on = threading.Event(), threading.Event()
+    runtime = GraphRuntime(threads_max=1)
+
+    def work(value: Any) -> Any:
+        if value == "hangs":
+            begun.set()
+            go_on.wait()
+        return value
+
+    graph: StandingGraph[Any, Any] = StandingGraph(
+        lambda flow: flow.map(work, lanes=2), runtime=runtime
+    )
+    async with graph:
+        hangs = asyncio.create_task(graph.submit("hangs"))
+        await asyncio.to_thread(begun.wait)
+        waits = asyncio.create_task(graph.submit("waits"))
+        await settled()
+        assert not waits.done()
+        hangs.cancel()
+        assert await waits == "waits"
+        assert (runtime.abandoned, hangs.done()) == (1, False)
+        go_on.set()
+        assert [type(one) for one in await outcomes([hangs])] == [asyncio.CancelledError]

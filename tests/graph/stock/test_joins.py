@@ -1,14 +1,21 @@
-"""Flows are joined: as values come, or value by value."""
+"""Flows are joined, copied, limited and buffered."""
 
 from __future__ import annotations
 
+import itertools
 from itertools import chain
 from typing import Any
 
 import pytest
 
 from rowlock.graph.processor import InputPort, NodeStatus, OutputPort, Processor, connect
-from rowlock.graph.stock.carriers import LimitProcessor, ResizeProcessor, ZipProcessor
+from rowlock.graph.stock.carriers import (
+    BufferProcessor,
+    DuplicateProcessor,
+    LimitProcessor,
+    ResizeProcessor,
+    ZipProcessor,
+)
 from rowlock.graph.stock.lanes import MapProcessor
 
 from ..one_thread import Sequential, Wiring
@@ -187,3 +194,107 @@ def test_resize_forgets_readers_that_have_left() -> None:
     readers[1].need()
     resize.event([resize.outputs[1]])
     assert writer.can_push
+
+
+def split_by(processor: Any, items: Any, limits: dict[int, int]) -> tuple[list[Any], Wiring]:
+    """Run values through a processor with two outputs, and return what comes out of each."""
+    wiring = Wiring()
+    found = []
+    for at, output in enumerate(wiring.through(processor, wiring.source(items))):
+        through = output
+        if at in limits:
+            (through,) = wiring.through(LimitProcessor(limits[at]), output)
+        found.append(wiring.sink(through))
+    assert Sequential(wiring.graph).run().is_finished
+    return found, wiring
+
+
+def test_duplicate() -> None:
+    """A reader would miss values that another one has got."""
+    duplicate = DuplicateProcessor(2)
+    found, _ = split_by(duplicate, range(5), {})
+    assert found == [list(range(5))] * 2
+    assert duplicate.made == 5
+
+
+def test_duplicate_goes_on_without_a_reader() -> None:
+    """One reader that has seen enough would end all others."""
+    found, _ = split_by(DuplicateProcessor(2), range(9), {0: 2})
+    assert found == [[0, 1], list(range(9))]
+
+
+def test_duplicate_ends_without_readers() -> None:
+    """A source would be read to its end for no reader."""
+    _, wiring = split_by(DuplicateProcessor(2), range(1000), {0: 2, 1: 3})
+    assert len(wiring.read) <= 3 + len(wiring.graph.edges)
+
+
+def test_the_end_is_passed_on_to_those_that_want_nothing_now() -> None:
+    """A node that waits for its other input would never hear that this one has ended."""
+    wiring = Wiring()
+    outputs = wiring.through(DuplicateProcessor(2), wiring.source(range(3)))
+    found = wiring.sink(wiring.through(ZipProcessor(2, ahead=1), *outputs)[0])
+    assert Sequential(wiring.graph).run().is_finished
+    assert found == [(0, 0), (1, 1), (2, 2)]
+
+
+@pytest.mark.parametrize("limit", [0, 1, 5])
+def test_limit_ends_an_endless_source(limit: int) -> None:
+    """A run would never end, or read far more than it passes on."""
+    wiring = Wiring()
+    (output,) = wiring.through(MapProcessor(lambda one: one), wiring.source(itertools.count()))
+    (output,) = wiring.through(LimitProcessor(limit), output)
+    found = wiring.sink(output)
+    run = Sequential(wiring.graph).run()
+    assert run.is_finished
+    assert found == list(range(limit))
+    assert len(wiring.read) <= limit + len(wiring.graph.edges)
+
+
+def test_limit_above_the_number_of_values() -> None:
+    """A run would wait for values that do not come."""
+    wiring = Wiring()
+    found = wiring.sink(wiring.through(LimitProcessor(9), wiring.source("ab"))[0])
+    assert Sequential(wiring.graph).run().is_finished
+    assert found == ["a", "b"]
+
+
+def test_limit_reads_nothing_that_is_not_wanted() -> None:
+    """The last value would be read, and then wait behind the limit."""
+    wiring = Wiring()
+    wiring.sink(wiring.through(limit := LimitProcessor(9), wiring.source(range(9)))[0])
+    run = Sequential(wiring.graph)
+    while at := [at for at, node in enumerate(run.calls) if node.operator == "source"]:
+        run.step(at[0])
+    assert wiring.read == [0]
+    assert limit.details() == "passes 8 more"
+
+
+def test_buffer_lets_a_source_be_ahead() -> None:
+    """A source would wait for each value to be worked on."""
+    wiring = Wiring()
+    buffer = BufferProcessor(4)
+    found = wiring.sink(wiring.through(buffer, wiring.source(range(99)))[0])
+    run = Sequential(wiring.graph)
+    while at := [at for at, node in enumerate(run.calls) if node.operator == "source"]:
+        run.step(at[0])
+    # One is in the sink, four are held.
+    assert wiring.read == [0, 1, 2, 3, 4]
+    assert buffer.details() == "holds 4 of 4"
+    run.run()
+    assert found == list(range(99))
+
+
+def test_buffer_drops_what_it_holds_when_nothing_is_wanted() -> None:
+    """Values would live as long as the run."""
+    wiring = Wiring()
+    buffer = BufferProcessor(4)
+    (output,) = wiring.through(buffer, wiring.source(range(99)))
+    found = wiring.sink(wiring.through(LimitProcessor(2), output)[0])
+    run = Sequential(wiring.graph)
+    while not run.is_finished:
+        sources = [at for at, node in enumerate(run.calls) if node.operator == "source"]
+        run.step(sources[0] if sources else 0)
+    assert found == [0, 1]
+    assert not buffer._held
+    assert buffer.dropped > 0

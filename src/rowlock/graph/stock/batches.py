@@ -8,7 +8,8 @@ goes on growing while no lane is free. Values that are obsolete by then are left
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rowlock.graph.host_code import not_awaited, to_await
@@ -52,7 +53,9 @@ class BatchProcessor(Processor):
         if not changed and self._carrier.has_callers:
             self._leave_out()  # it was woken: a caller has left
         if source.has_data and len(self._items) < self._size:
-            self._gather(source.pull())
+            if not self._items and self._within is not None:
+                self.wake_after(self._within)
+            self._items.append(source.pull())
         is_ready = self._is_ready()
         if is_ready and self._hungry:
             self._leave_out()
@@ -64,11 +67,6 @@ class BatchProcessor(Processor):
         if len(self._items) < self._size:
             source.need()
         return NodeStatus.NEED_CONSUME if is_ready else NodeStatus.NEED_DATA
-
-    def _gather(self, item: Any) -> None:
-        if not self._items and self._within is not None:
-            self.wake_after(self._within)
-        self._items.append(item)
 
     def _is_ready(self) -> bool:
         if not self._items:
@@ -137,7 +135,6 @@ class BatchMapProcessor(Processor):
         self._carrier = carrier
         self._batch: list[Any] = []
         self._results: deque[Any] = deque()
-        self._call: Call | None = None
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
         del changed
@@ -170,58 +167,44 @@ class BatchMapProcessor(Processor):
         return NodeStatus.FINISHED
 
     def process(self) -> None:
-        if self._begins():
-            try:
-                results = self._checked(not_awaited(self._function(self._bodies())))
-            except BaseException as error:  # noqa: BLE001  # of the host; raised again if it ends the run
-                self._fail_all(error)
-            else:
-                self._answer(results)
-            self._ends()
+        with self._batch_call() as bodies:
+            if bodies:
+                self._answer(not_awaited(self._function(bodies)))
 
     async def async_process(self) -> None:
-        if self._begins():
-            try:
-                results = self._checked(await to_await(self._function(self._bodies())))
-            except BaseException as error:  # noqa: BLE001  # as above
-                self._fail_all(error)
-            else:
-                self._answer(results)
-            self._ends()
+        with self._batch_call() as bodies:
+            if bodies:
+                self._answer(await to_await(self._function(bodies)))
 
-    def _begins(self) -> bool:
-        """Begin a call for the callers of the batch; False if none of them wants it any more."""
-        if not self._carrier.has_callers:
-            return True
-        call = self._call = Call(self, is_awaited=self._status is NodeStatus.ASYNC)
-        wanted = call.begin(self._carrier, self._batch)
-        kept = {id(item) for item in wanted}
-        for item in self._batch:
-            if id(item) not in kept:
-                self.dropped += 1
-                self._carrier.drop(item)
-        self._batch = wanted
-        if not wanted:
-            self._ends()
-        return bool(wanted)
-
-    def _ends(self) -> None:
-        call, self._call = self._call, None
+    @contextmanager
+    def _batch_call(self) -> Iterator[list[Any]]:
+        """Begin and end a call for the callers of the batch; what is raised fails all values."""
+        call = None
+        if self._carrier.has_callers:
+            call = Call(self, is_awaited=self._status is NodeStatus.ASYNC)
+            wanted = call.begin(self._carrier, self._batch)
+            kept = {id(item) for item in wanted}
+            for item in self._batch:
+                if id(item) not in kept:
+                    self.dropped += 1
+                    self._carrier.drop(item)
+            self._batch = wanted
+        try:
+            yield self._bodies()
+        except BaseException as error:  # noqa: BLE001  # of the host; raised again if it ends the run
+            self._fail_all(error)
         if call is not None:
             call.end()
 
     def _bodies(self) -> list[Any]:
         return [self._carrier.body(item) for item in self._batch]
 
-    def _checked(self, returned: Sequence[Any]) -> list[Any]:
-        """Of a list of another length, no result is whose it seems to be."""
+    def _answer(self, returned: Sequence[Any]) -> None:
         results = list(returned)
         if len(results) != len(self._batch):
+            # No result is whose it seems to be.
             msg = f"{self.name} returned {len(results)} results for {len(self._batch)} values"
             raise ValueError(msg)
-        return results
-
-    def _answer(self, results: list[Any]) -> None:
         for item, result in zip(self._batch, results, strict=True):
             try:
                 self._answer_one(item, result)

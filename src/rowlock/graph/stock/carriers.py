@@ -19,26 +19,50 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from contextvars import Context
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from rowlock.graph.processor import InputPort, NodeStatus, OutputPort, Port, Processor, Waker
 
+PortT = TypeVar("PortT", bound=Port)
 
-class FullInputs:
-    __slots__ = ("_full", "_is_new", "_open", "_ports")
 
-    def __init__(self, ports: Sequence[InputPort[Any]]) -> None:
+class ReadyPorts(Generic[PortT]):
+    """Ports of one side that are ready, in the order in which they became so."""
+
+    __slots__ = ("_is_new", "_open", "_ports", "_ready")
+
+    def __init__(self, ports: Sequence[PortT]) -> None:
         self._ports = ports
-        self._full: OrderedDict[InputPort[Any], None] = OrderedDict()
+        self._ready: OrderedDict[PortT, None] = OrderedDict()
         self._open = set(ports)
         self._is_new = True
 
     def __bool__(self) -> bool:
-        return bool(self._full)
+        return bool(self._ready)
 
     @property
-    def are_used_up(self) -> bool:
+    def are_finished(self) -> bool:
         return not self._open
+
+    def first(self) -> PortT:
+        """The port that is ready for longest."""
+        return next(iter(self._ready))
+
+    def add(self, port: PortT) -> None:
+        self._ready[port] = None
+
+    def remove(self, port: PortT) -> None:
+        del self._ready[port]
+
+    def finish(self) -> None:
+        for port in self._ports:
+            port.finish()
+        self._ready.clear()
+        self._open.clear()
+
+
+class FullInputs(ReadyPorts[InputPort[Any]]):
+    __slots__ = ()
 
     def update(self, changed: Sequence[Port]) -> None:
         """Look at the ports that changed; the first time at all, which are asked for a value."""
@@ -50,20 +74,13 @@ class FullInputs:
         for port in changed:
             if isinstance(port, InputPort):
                 if port.has_data:
-                    self._full[port] = None
+                    self._ready[port] = None
                 elif port.is_finished:
                     self._open.discard(port)
 
-    def first(self) -> InputPort[Any]:
-        """The port that is full for longest."""
-        return next(iter(self._full))
-
-    def remove(self, port: InputPort[Any]) -> None:
-        del self._full[port]
-
     def pull(self) -> tuple[InputPort[Any], Any]:
         """The port that is full for longest and its value; its next one is asked for."""
-        port = self._full.popitem(last=False)[0]
+        port = self._ready.popitem(last=False)[0]
         value = port.pull()
         if port.is_finished:
             self._open.discard(port)
@@ -71,28 +88,9 @@ class FullInputs:
             port.need()
         return port, value
 
-    def finish(self) -> None:
-        for port in self._ports:
-            port.finish()
-        self._full.clear()
-        self._open.clear()
 
-
-class HungryOutputs:
-    __slots__ = ("_hungry", "_is_new", "_open", "_ports")
-
-    def __init__(self, ports: Sequence[OutputPort[Any]]) -> None:
-        self._ports = ports
-        self._hungry: OrderedDict[OutputPort[Any], None] = OrderedDict()
-        self._open = set(ports)
-        self._is_new = True
-
-    def __bool__(self) -> bool:
-        return bool(self._hungry)
-
-    @property
-    def are_finished(self) -> bool:
-        return not self._open
+class HungryOutputs(ReadyPorts[OutputPort[Any]]):
+    __slots__ = ()
 
     def update(self, changed: Sequence[Port]) -> None:
         if self._is_new:
@@ -101,32 +99,16 @@ class HungryOutputs:
         for port in changed:
             if isinstance(port, OutputPort):
                 if port.is_finished:
-                    self._hungry.pop(port, None)
+                    self._ready.pop(port, None)
                     self._open.discard(port)
                 elif port.can_push:
-                    self._hungry[port] = None
-
-    def first(self) -> OutputPort[Any]:
-        """The port that wants a value for longest."""
-        return next(iter(self._hungry))
-
-    def add(self, port: OutputPort[Any]) -> None:
-        self._hungry[port] = None
-
-    def remove(self, port: OutputPort[Any]) -> None:
-        del self._hungry[port]
+                    self._ready[port] = None
 
     def push(self, value: Any) -> OutputPort[Any]:
         """Pass a value to the port that wants one for longest, and return that port."""
-        port = self._hungry.popitem(last=False)[0]
+        port = self._ready.popitem(last=False)[0]
         port.push(value)
         return port
-
-    def finish(self) -> None:
-        for port in self._ports:
-            port.finish()
-        self._hungry.clear()
-        self._open.clear()
 
 
 def ask_again(processor: Processor) -> None:
@@ -381,7 +363,7 @@ class ResizeProcessor(Processor):
         self.full.update(changed)
         while self.full and self.hungry:
             self.hungry.push(self.full.pull()[1])
-        if self.full.are_used_up:
+        if self.full.are_finished:
             self.hungry.finish()
             return NodeStatus.FINISHED
         return NodeStatus.NEED_CONSUME if self.full else NodeStatus.NEED_DATA

@@ -70,7 +70,9 @@ class Lane(Processor):
         source = self._input
         if not source.has_data:
             if source.is_finished:
-                return self._end_of_source()
+                if output is not None:
+                    output.finish()
+                return NodeStatus.FINISHED
             source.need()
             return NodeStatus.NEED_DATA
         self.item = source.pull()
@@ -85,7 +87,10 @@ class Lane(Processor):
         if self.carrier.is_wanted(self.item):
             self.context = self.carrier.context(self.item)
             return self.status
-        self._discard_item()
+        self.dropped += 1
+        self.carrier.drop(self.item)
+        discard(self._input, self.item)
+        self.item, self.result = EMPTY, GONE
         return self.event(())
 
     def begins(self) -> bool:
@@ -122,17 +127,6 @@ class Lane(Processor):
     def call(self, item: Any) -> Any:
         """Return what is handed on for an item."""
         raise NotImplementedError
-
-    def _end_of_source(self) -> NodeStatus:
-        if self._output is not None:
-            self._output.finish()
-        return NodeStatus.FINISHED
-
-    def _discard_item(self) -> None:
-        self.dropped += 1
-        self.carrier.drop(self.item)
-        discard(self.inputs[0], self.item)
-        self.item, self.result = EMPTY, GONE
 
     def _end(self) -> NodeStatus:
         source = self.inputs[0]

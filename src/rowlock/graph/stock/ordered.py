@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from rowlock.graph.host_code import not_awaited
@@ -97,7 +98,7 @@ class OrderedCollect(Processor):
             port, result = self._full.pull()
             self._results[self._numbers[port]].append(result)
         self._emit()
-        if self._full.are_used_up and not self._dispatch.lanes:
+        if self._full.are_finished and not self._dispatch.lanes:
             return self._end()
         is_held = bool(self._dispatch.lanes and self._results[self._dispatch.lanes[0]])
         return NodeStatus.NEED_CONSUME if is_held else NodeStatus.NEED_DATA
@@ -132,17 +133,13 @@ class OrderedCollect(Processor):
             results.clear()
 
 
+@dataclass(slots=True, eq=False)
 class KeyRecord:
-    # `begun`: how many values it was given to
-    # `ended`: how many of them are out of the graph
-
-    __slots__ = ("begun", "ended", "is_busy", "key", "waiting")
-
-    def __init__(self, key: Any) -> None:
-        self.key = key
-        self.begun = self.ended = 0
-        self.waiting: deque[Any] = deque()  # items that no lane got yet
-        self.is_busy = False  # a lane has one, or its result is not emitted
+    key: Any
+    begun: int = 0  # how many values it was given to
+    ended: int = 0  # how many of them are out of the graph
+    waiting: deque[Any] = field(default_factory=deque)  # items that no lane got yet
+    is_busy: bool = False  # a lane has one, or its result is not emitted
 
 
 class KeyProcessor(Lane):
@@ -288,7 +285,7 @@ class KeyedCollect(Processor):
                 self.merged += 1
             else:
                 output.push(result)
-        if self._full.are_used_up:
+        if self._full.are_finished:
             output.finish()
             return NodeStatus.FINISHED
         return NodeStatus.NEED_CONSUME if self._full else NodeStatus.NEED_DATA

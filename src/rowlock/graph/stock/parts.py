@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from contextvars import Context
+from dataclasses import dataclass, field
 from typing import Any
 
 from rowlock.graph.host_code import not_awaited
@@ -32,32 +33,27 @@ from rowlock.graph.stock.sources import Reader
 from rowlock.graph.topology import add_place
 
 
+@dataclass(slots=True, eq=False)
 class PartGroup:
-    __slots__ = ("call", "count", "is_obsolete", "item", "lost", "read", "reader", "results")
-
-    def __init__(self, item: Any) -> None:
-        self.item = item  # the value, as its own carrier carries it
-        self.count: int | None = None  # how many parts it has; None while they are still read
-        self.results: dict[int, Any] = {}
-        self.lost: deque[None] = deque()  # one entry for each part that will not come
-        self.is_obsolete = False  # its result is not wanted: a part failed, or has left
-        self.read = 0  # how many parts were read
-        # Of its parts; None before the first one, and when it is closed
-        self.reader: Reader | None = None
-        self.call: Call | None = None  # that reads them, from the first part to the last
+    item: Any  # the value, as its own carrier carries it
+    count: int | None = None  # how many parts it has; None while they are still read
+    results: dict[int, Any] = field(default_factory=dict)
+    lost: deque[None] = field(default_factory=deque)  # one entry for each part that will not come
+    is_obsolete: bool = False  # its result is not wanted: a part failed, or has left
+    read: int = 0  # how many parts were read
+    reader: Reader | None = None  # of its parts; None before the first one, and when it is closed
+    call: Call | None = None  # that reads them, from the first part to the last
 
     @property
     def is_complete(self) -> bool:
         return self.count is not None and len(self.results) + len(self.lost) >= self.count
 
 
+@dataclass(slots=True, eq=False)
 class PartEnvelope:
-    __slots__ = ("group", "number", "value")
-
-    def __init__(self, group: PartGroup, number: int, value: Any) -> None:
-        self.group = group
-        self.number = number
-        self.value = value
+    group: PartGroup
+    number: int
+    value: Any
 
 
 class PartCarrier(Carrier):

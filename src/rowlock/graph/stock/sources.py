@@ -13,8 +13,7 @@ Plain calls may come from several threads, in turn.
 
 from __future__ import annotations
 
-from asyncio import CancelledError
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextvars import copy_context
 from typing import Any
 
@@ -42,25 +41,6 @@ class Reader:
         close = getattr(self._iterator, "close", None)
         if close is not None and hasattr(self._iterator, "throw"):
             self._context.run(close)
-
-
-class AsyncReader:
-    """Reads an asynchronous iterable, in the task in which it is awaited."""
-
-    __slots__ = ("_iterator",)
-
-    def __init__(self, items: AsyncIterable[Any]) -> None:
-        self._iterator: AsyncIterator[Any] = aiter(items)
-
-    async def next(self, cancelled: CancelledError | None = None) -> Any:
-        """`cancelled` is what a generator is to get at the ``yield`` where it stands."""
-        throw = None if cancelled is None else getattr(self._iterator, "athrow", None)
-        return await (anext(self._iterator) if throw is None else throw(cancelled))
-
-    async def close(self) -> None:
-        close = getattr(self._iterator, "aclose", None)
-        if close is not None:
-            await close()
 
 
 class _Source(Processor):
@@ -143,20 +123,22 @@ class AsyncSource(_Source):
             await self.async_close()
             return
         if self._reader is None:
-            self._reader, self.keeps_task = AsyncReader(self._items), True
+            self._reader, self.keeps_task = aiter(self._items), True
         try:
             cancelled, self.cancellation = self.cancellation, None
-            self._value = await self._reader.next(cancelled)
+            # What a generator gets at the ``yield`` where it stands.
+            throw = None if cancelled is None else getattr(self._reader, "athrow", None)
+            self._value = await (anext(self._reader) if throw is None else throw(cancelled))
             self.made += 1
         except StopAsyncIteration:
             self.is_used_up = True
             self._forget()
 
     async def async_close(self) -> None:
-        reader: AsyncReader | None = self._reader
+        close = getattr(self._reader, "aclose", None)
         self._forget()
-        if reader is not None:
-            await reader.close()
+        if close is not None:
+            await close()
 
 
 class MemorySource(Processor):
