@@ -23,8 +23,7 @@ from rowlock.dispatch import (
     Task,
 )
 from rowlock.dispatch.columns import WORKER_CHARS_MAX
-from rowlock.dispatch.delivery import Delivery
-from rowlock.testing import TemporaryDatabase, stepping, virtual_time
+from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..pipelines.scenes import until
 from .renders import (
@@ -99,21 +98,6 @@ async def test_a_worker_that_is_free_is_used_at_once(virtual_database: Temporary
     async with PipelineManager(virtual_database.session_factory, [renders]):
         await settled(virtual_database)
     assert asyncio.get_running_loop().time() - began < 30
-
-
-async def test_an_attempt_knows_the_databases_time(database: TemporaryDatabase) -> None:
-    """Deadlines would be early or late by as much as a lease's margin."""
-    renders = pipeline_of(Fleet(1))
-    await submit(database, renders, "a")
-    async with stepping(database.session_factory, renders) as steps:
-        [item] = await steps.fetch_once()
-        assert await steps.run.workers[0]._loader.load(item)
-        before = await now_of(database)
-        known = Delivery(renders._context, item)._database_time()
-        after = await now_of(database)
-    # The claim was made some time after it was sent: so much later it may seem, and that is less
-    # than a margin.
-    assert before - timedelta(seconds=0.01) < known < after + timedelta(seconds=1)
 
 
 @virtual_time

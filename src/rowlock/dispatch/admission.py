@@ -131,23 +131,13 @@ class Admission(Generic[ModelT]):
         # Every write of an attempt is guarded by the status it left, so none is asked: the
         # replica that holds the row finds the new status at its next update, closes the attempt and
         # writes nothing more. The lease is left to it.
-        model: Any = self._model
-        values = {
-            "status": FAILED,
-            "error": error_of(CANCELLED, reason),
-            "finished_at": database_now(),
-        }
-        found = (model.dedup_key == dedup_key, is_active(self._leased))
-        cancelled = update(model).where(*found).values(values).returning(model)
+        failed = update(self._model).where(self._has_key(dedup_key))
+        cancelled = failed.values(_failure(CANCELLED, reason)).returning(self._model)
         # What the session has of the row is shown as it is now.
         fresh = cancelled.execution_options(
-            populate_existing=shows_anew(session, model), synchronize_session=False
+            populate_existing=shows_anew(session, self._model), synchronize_session=False
         )
-        # Where rows are written, also in a session that sends reads to a replica.
-        where = {"bind": bind_of(session, self._leased)}
-        row: ModelT | None = (
-            (await execute(session, fresh, bind_arguments=where)).scalars().one_or_none()
-        )
+        row: ModelT | None = (await self._execute(session, fresh)).scalars().one_or_none()
         return row
 
     async def _submit(
@@ -228,21 +218,15 @@ class Admission(Generic[ModelT]):
         return func.coalesce(and_(is_free(self._leased), or_(orphaned, overdue, parked)), false())
 
     async def _fail_stale(self, session: AsyncSession, row: ModelT) -> bool:
-        key, reason = (
-            self._leased.attribute(self._leased.key_name),
-            "nobody came back for it, and it was submitted again",
-        )
-        still = and_(
-            key == getattr(row, self._leased.key_name), is_active(self._leased), self._is_stale()
-        )
-        values = {"status": FAILED, "error": error_of(STALE, reason), "finished_at": database_now()}
+        name = self._leased.key_name
+        key, reason = getattr(row, name), "nobody came back for it, and it was submitted again"
+        still = (self._leased.attribute(name) == key, is_active(self._leased), self._is_stale())
         # The lease, long expired, is left to the sweep; a holder that thaws finds another status
         # than it left.
-        failed = update(self._model).where(still).values(values)
+        failed = update(self._model).where(*still).values(_failure(STALE, reason))
         is_failed = bool((await self._execute(session, failed)).rowcount)
         if is_failed:
-            extra = {"row_id": getattr(row, self._leased.key_name)}
-            logger.warning("A stale row gave way to a new submission", extra)
+            logger.warning("A stale row gave way to a new submission", {"row_id": key})
         return is_failed
 
     async def _supersede(self, session: AsyncSession, old: ModelT, new: ModelT) -> None:
@@ -267,6 +251,10 @@ class Admission(Generic[ModelT]):
         return await execute(
             session, statement, bind_arguments={"bind": bind_of(session, self._leased)}
         )
+
+
+def _failure(kind: str, reason: str) -> dict[str, Any]:
+    return {"status": FAILED, "error": error_of(kind, reason), "finished_at": database_now()}
 
 
 def _check_key(dedup_key: object) -> None:

@@ -3,6 +3,11 @@
 Two attempts at one row never write into each other's files: each has a folder, which is gone when
 the attempt is. Its events are a beat while nothing comes, and an end that comes once.
 
+Two traps. A text, a mapping or a kind that a handler yields may be of any class, and raise anything
+when it is looked at: it is copied once and contained, before anything else. And silence counts only
+while the loop can listen: an event loop that the host has blocked finds that the time is over in
+the very moment in which it could listen again, so it is given a moment to do so.
+
 The one idea: a handler runs in one task from its first step to its last, as it would anywhere else.
 So a timeout or a task group that it opened goes on across a ``yield``, and so do its context
 variables. `Stream` is no generator: one that was never begun is closed without a word, and its
@@ -16,16 +21,27 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
-from rowlock.dispatch.engine import AttemptEvent, Completed, Failed, Heartbeat
-from rowlock.errors import WorkerGone
+from rowlock.clock import monotonic
+from rowlock.dispatch.columns import DETAIL_CHARS_MAX, is_storable, progress_of
+from rowlock.dispatch.engine import (
+    AttemptEvent,
+    Completed,
+    Events,
+    Failed,
+    Heartbeat,
+    Progress,
+    StageDone,
+)
+from rowlock.errors import OutcomeError, WorkerGone, describe, shorten
 from rowlock.logs import get_logger
-from rowlock.tasks import ENDED, DaemonThreads, finish
+from rowlock.pipelines.outcomes import copied_value
+from rowlock.tasks import ENDED, DaemonThreads, as_host_code, finish
 
 T = TypeVar("T")
 
@@ -217,3 +233,99 @@ class Stream:
 
 def is_last(event: AttemptEvent) -> bool:
     return isinstance(event, Completed | Failed)
+
+
+def plain_event(event: object) -> AttemptEvent:
+    """The event with parts of plain types, and the text of a `Progress` as it is stored."""
+    try:
+        match event:
+            case Heartbeat():
+                return Heartbeat()
+            case Progress(text):
+                return Progress(progress_of(text))
+            case StageDone(name, key):
+                return StageDone(_stage_name(name), copied_value(key))
+            case Completed(values):
+                return Completed(_values(values))
+            case Failed(kind, text, detail):
+                # A worker of an earlier version does not send it.
+                raised = tuple(tuple(map(str, one)) for one in getattr(event, "raised", ()))
+                shown = shorten(str(detail), chars_max=DETAIL_CHARS_MAX)
+                return Failed(str(kind), str(text), shown, raised)
+            case _:
+                raise OutcomeError(f"the handler gave a {type(event).__name__}, which is no event")
+    except OutcomeError:
+        raise
+    # Code of the host; nothing is awaited, so no cancellation is ours.
+    except BaseException as error:  # noqa: BLE001
+        raise OutcomeError(
+            f"the {type(event).__name__} of the handler cannot be read: {describe(error)}"
+        ) from None
+
+
+def _stage_name(name: object) -> str:
+    if not isinstance(name, str) or not is_storable(name):
+        raise OutcomeError(
+            f"a stage's name must be a text without NUL and lone surrogates, not {name!r:.100}",
+            column="stages",
+        )
+    return name
+
+
+def _values(values: object) -> dict[Any, Any]:
+    if not isinstance(values, Mapping):
+        raise OutcomeError(
+            f"Completed takes a dict of columns and values, not {type(values).__name__}"
+        )
+    return {name: copied_value(value) for name, value in values.items()}
+
+
+CATCH_UP_S = 1.0
+"""How long an event loop listens once more when the time is over, in seconds."""
+
+
+async def next_event(events: Events, *, within_s: float) -> AttemptEvent:
+    """Return the next event; TimeoutError if none came `within_s`, nor `CATCH_UP_S` after it."""
+    coming: asyncio.Task[AttemptEvent] = asyncio.create_task(
+        as_host_code(partial(anext, events)), name="rowlock: hear an attempt"
+    )
+    try:
+        await asyncio.wait({coming}, timeout=within_s)
+        while not coming.done():
+            began_at = monotonic()
+            await asyncio.wait({coming}, timeout=CATCH_UP_S)
+            if not coming.done() and monotonic() - began_at < 2 * CATCH_UP_S:
+                raise TimeoutError
+    finally:
+        if not coming.done():
+            coming.cancel()
+            # However often it is cancelled: an iterator that is being read cannot be closed.
+            await finish(_ended(coming), purpose="hear no more of an attempt")
+    return coming.result()
+
+
+async def _ended(task: asyncio.Task[AttemptEvent]) -> None:
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # asyncio would log that it was never retrieved
+
+
+PROGRESS_EVERY_S = 1.0
+"""A progress is written at most so often, in seconds; the last one is kept."""
+
+
+class LastProgress:
+    def __init__(self) -> None:
+        self.last: str | None = None
+        self._text: str | None = None
+        self._next_at = float("-inf")
+
+    def set(self, text: str) -> None:
+        self.last = self._text = text
+
+    def due(self) -> str | None:
+        if self._text is None or monotonic() < self._next_at:
+            return None
+        text, self._text = self._text, None
+        self._next_at = monotonic() + PROGRESS_EVERY_S
+        return text

@@ -10,11 +10,6 @@ written by `StatusUpdates`: whatever the database does meanwhile, for as long as
 trusted. Attempts of a replica share transactions: while one is under way, the next ones gather.
 What an outage interrupts is written again; after a lost answer the token shows what is there.
 
-Two traps. A text, a mapping or a kind that a handler yields may be of any class, and raise anything
-when it is looked at: it is copied once and contained, before anything else. And silence counts only
-while the loop can listen: an event loop that the host has blocked finds that the time is over in
-the very moment in which it could listen again, so it is given a moment to do so.
-
 Not here: who is asked (``placement.py``), and how an attempt's events come about (``engines/``).
 """
 
@@ -34,12 +29,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import NOW_PLACEHOLDER, Apply, Outcome, PipelineItem, PipelineSettings, Retry
 from rowlock.clock import exponential, monotonic
-from rowlock.dispatch.attempt import Scratch
+from rowlock.dispatch.attempt import LastProgress, Scratch, next_event, plain_event
 from rowlock.dispatch.columns import (
     ACTIVE,
     CAPACITY,
     COMPLETED,
-    DETAIL_CHARS_MAX,
     FAILED,
     HEARTBEAT_LOST,
     INTERNAL,
@@ -48,8 +42,6 @@ from rowlock.dispatch.columns import (
     WORKER_CHARS_MAX,
     error_of,
     failure_of,
-    is_storable,
-    progress_of,
     refuse_own_columns,
 )
 from rowlock.dispatch.engine import (
@@ -75,7 +67,7 @@ from rowlock.errors import (
     shorten,
 )
 from rowlock.logs import get_logger
-from rowlock.pipelines.outcomes import check_outcome, copied_value
+from rowlock.pipelines.outcomes import check_outcome
 from rowlock.spi import (
     Batcher,
     ColumnValues,
@@ -94,107 +86,6 @@ from rowlock.spi import (
     write_patches,
 )
 from rowlock.tasks import as_host_code, finish
-
-
-def plain_event(event: object) -> AttemptEvent:
-    """The event with parts of plain types, and the text of a `Progress` as it is stored."""
-    try:
-        return _plain(event)
-    except OutcomeError:
-        raise
-    # Code of the host; nothing is awaited, so no cancellation is ours.
-    except BaseException as error:  # noqa: BLE001
-        raise OutcomeError(
-            f"the {type(event).__name__} of the handler cannot be read: {describe(error)}"
-        ) from None
-
-
-def _plain(event: object) -> AttemptEvent:
-    match event:
-        case Heartbeat():
-            return Heartbeat()
-        case Progress(text):
-            return Progress(progress_of(text))
-        case StageDone(name, key):
-            return StageDone(_stage_name(name), copied_value(key))
-        case Completed(values):
-            return Completed(_values(values))
-        case Failed(kind, text, detail):
-            # A worker of an earlier version does not send it.
-            raised = tuple(tuple(map(str, one)) for one in getattr(event, "raised", ()))
-            shown = shorten(str(detail), chars_max=DETAIL_CHARS_MAX)
-            return Failed(str(kind), str(text), shown, raised)
-        case _:
-            raise OutcomeError(f"the handler gave a {type(event).__name__}, which is no event")
-
-
-def _stage_name(name: object) -> str:
-    if not isinstance(name, str) or not is_storable(name):
-        raise OutcomeError(
-            f"a stage's name must be a text without NUL and lone surrogates, not {name!r:.100}",
-            column="stages",
-        )
-    return name
-
-
-def _values(values: object) -> dict[Any, Any]:
-    if not isinstance(values, Mapping):
-        raise OutcomeError(
-            f"Completed takes a dict of columns and values, not {type(values).__name__}"
-        )
-    return {name: copied_value(value) for name, value in values.items()}
-
-
-CATCH_UP_S = 1.0
-"""How long an event loop listens once more when the time is over, in seconds."""
-
-
-async def next_event(events: Events, *, within_s: float) -> AttemptEvent:
-    """Return the next event; TimeoutError if none came `within_s`, nor `CATCH_UP_S` after it."""
-    coming: asyncio.Task[AttemptEvent] = asyncio.create_task(
-        as_host_code(partial(anext, events)), name="rowlock: hear an attempt"
-    )
-    try:
-        await asyncio.wait({coming}, timeout=within_s)
-        while not coming.done():
-            began_at = monotonic()
-            await asyncio.wait({coming}, timeout=CATCH_UP_S)
-            if not coming.done() and monotonic() - began_at < 2 * CATCH_UP_S:
-                raise TimeoutError
-    finally:
-        if not coming.done():
-            coming.cancel()
-            # However often it is cancelled: an iterator that is being read cannot be closed.
-            await finish(_ended(coming), purpose="hear no more of an attempt")
-    return coming.result()
-
-
-async def _ended(task: asyncio.Task[AttemptEvent]) -> None:
-    await asyncio.wait({task})
-    if not task.cancelled():
-        task.exception()  # asyncio would log that it was never retrieved
-
-
-PROGRESS_EVERY_S = 1.0
-"""A progress is written at most so often, in seconds; the last one is kept."""
-
-
-class LastProgress:
-    def __init__(self) -> None:
-        self.last: str | None = None
-        self._text: str | None = None
-        self._next_at = float("-inf")
-
-    def set(self, text: str) -> None:
-        self.last = self._text = text
-
-    def due(self) -> str | None:
-        if self._text is None or monotonic() < self._next_at:
-            return None
-        text, self._text = self._text, None
-        self._next_at = monotonic() + PROGRESS_EVERY_S
-        return text
-
 
 logger = get_logger(__name__)
 

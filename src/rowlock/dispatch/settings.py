@@ -4,7 +4,7 @@ what must hold between them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, TypeAlias
 
@@ -146,45 +146,38 @@ def build_dispatch_settings(pipeline: str, values: dict[str, Any]) -> DispatchSe
 
 
 def check_beside(pipeline: str, own: DispatchSettings, base: PipelineSettings) -> None:
-    limit = base.process_timeout or DURATION_MAX
-    rules = [
-        (
-            base.lock_timeout <= 2 * own.heartbeat,
+    for names, problem in _contradictions(own, base):
+        raise SettingsError(f"{pipeline}: {problem}", pipeline=pipeline, settings=names)
+
+
+def _contradictions(
+    own: DispatchSettings, base: PipelineSettings
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    if base.lock_timeout <= 2 * own.heartbeat:
+        yield (
             ("lock_timeout", "heartbeat"),
-            (
-                f"lock_timeout ({_text(base.lock_timeout)}) must be more than twice heartbeat"
-                f" ({_text(own.heartbeat)}), or one beat that is late looks like a death"
-            ),
-        ),
-        (
-            own.heartbeat_limit < 2 * own.heartbeat,
+            f"lock_timeout ({_text(base.lock_timeout)}) must be more than twice heartbeat"
+            f" ({_text(own.heartbeat)}), or one beat that is late looks like a death",
+        )
+    if own.heartbeat_limit < 2 * own.heartbeat:
+        yield (
             ("heartbeat_limit", "heartbeat"),
-            (
-                f"heartbeat_limit ({_text(own.heartbeat_limit)}) must be at least twice heartbeat"
-                f" ({_text(own.heartbeat)}): one that is late is no death"
-            ),
-        ),
-        (
-            limit <= own.time_limit,
+            f"heartbeat_limit ({_text(own.heartbeat_limit)}) must be at least twice heartbeat"
+            f" ({_text(own.heartbeat)}): one that is late is no death",
+        )
+    limit = base.process_timeout or DURATION_MAX
+    if limit <= own.time_limit:
+        yield (
             ("process_timeout", "time_limit"),
-            (
-                f"process_timeout ({_text(limit)}) must be more than time_limit"
-                f" ({_text(own.time_limit)}); leave it out"
-            ),
-        ),
-        (
-            (base.max_attempts or ATTEMPTS_MAX) < ATTEMPTS_MAX,
+            f"process_timeout ({_text(limit)}) must be more than time_limit"
+            f" ({_text(own.time_limit)}); leave it out",
+        )
+    if (base.max_attempts or ATTEMPTS_MAX) < ATTEMPTS_MAX:
+        yield (
             ("max_attempts",),
-            (
-                f"max_attempts ({base.max_attempts}) would park rows that only wait for a worker,"
-                " since offers in vain count; leave it out, and use max_losses and"
-                " dispatch_deadline"
-            ),
-        ),
-    ]
-    for broken, names, problem in rules:
-        if broken:
-            raise SettingsError(f"{pipeline}: {problem}", pipeline=pipeline, settings=names)
+            f"max_attempts ({base.max_attempts}) would park rows that only wait for a worker, since"
+            " offers in vain count; leave it out, and use max_losses and dispatch_deadline",
+        )
 
 
 def _text(duration: timedelta) -> str:

@@ -66,12 +66,6 @@ class LocalEngine(ABC):
         self._on_loops: dict[asyncio.AbstractEventLoop, Counter[str]] = {}
         self._undoing: set[asyncio.Task[None]] = set()
 
-    def __repr__(self) -> str:
-        return (
-            f"<{type(self).__name__} of {len(self._active)} workers, {sum(self._active.values())}"
-            " attempts>"
-        )
-
     def workers(self) -> Mapping[str, WorkerView]:
         tags = frozenset({self.kind})
         self._forget()

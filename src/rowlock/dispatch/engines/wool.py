@@ -189,10 +189,6 @@ class WoolEngine:
         self._is_opening = self._has_warned = False
         self._asked_at = inf
 
-    def __repr__(self) -> str:
-        count = 0 if self._proxy is None else len(self._proxy.workers)
-        return f"<WoolEngine of {count} workers, {sum(self._active.values())} attempts>"
-
     async def __aenter__(self) -> Self:
         if self._proxy is not None or self._is_opening:
             raise ConfigurationError(
