@@ -5,8 +5,6 @@ there is.
 from __future__ import annotations
 
 import enum
-import inspect
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -81,13 +79,6 @@ class ThingPipeline(Pipeline[Thing]):
 
     async def process(self, item: Any) -> Outcome | None:
         return self.answer
-
-
-@given(outcomes(Run) | outcomes(Thing))
-@settings(deadline=None)
-def test_outcomes_are_of_every_kind(outcome: Any) -> None:
-    """A property test would never see one of the outcomes, or one that is none."""
-    assert isinstance(outcome, Apply | Retry | Reset | Park | None)
 
 
 @given(outcomes(Run))
@@ -176,9 +167,3 @@ def test_the_missing_extra_is_named(tmp_path: Path) -> None:
         "rowlock.testing.strategies needs hypothesis, which is not installed: pip install"
         " 'rowlock[testing]'." in ended.errors
     )
-
-
-def test_all_strategies_are_functions() -> None:
-    """A strategy that is made at import would be paid for by who needs another."""
-    made: list[Callable[..., Any]] = [outcomes, step_sequences, values_of]
-    assert all(inspect.isfunction(one) for one in made)

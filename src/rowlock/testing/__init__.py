@@ -6,8 +6,8 @@ The one idea: a test moves the time, the database's and the event loop's, and ne
 pass. `crash_everywhere` kills its `process` at every await, `failpoints` are at every statement.
 `virtual_time` is the event loop, `inline_sqlite` the database that runs in it, `databases` the real
 databases of a test, with a clock that it moves. Only who imports them loads what they need:
-`plugin` has all of it as fixtures of pytest, `strategies` draws outcomes, settings and steps for
-Hypothesis. Not here: anything that production code needs.
+`plugin` has all of it as fixtures of pytest, `strategies` draws outcomes and steps for Hypothesis.
+Not here: anything that production code needs.
 """
 
 from __future__ import annotations
