@@ -104,7 +104,7 @@ Result = Returned | Raised | Ended
 Call: TypeAlias = Callable[[], Awaitable[Any]]
 
 
-class Steps:
+class RestOfCall:
     """What is left of a call, each step of it in `variables`; the first one is taken by `begin`."""
 
     __slots__ = ("_call", "_variables", "_waits_for")
@@ -131,10 +131,10 @@ class Steps:
             return stop.value
 
 
-def first_step(call: Call, variables: Context) -> Returned | Raised | Steps:
+def first_step(call: Call, variables: Context) -> Returned | Raised | RestOfCall:
     """Take the first step of `call` in `variables`; return the rest if it was not the last one."""
     try:
-        steps = Steps(variables.run(call), variables)
+        steps = RestOfCall(variables.run(call), variables)
         try:
             steps.begin()
         except StopIteration as stop:

@@ -31,7 +31,7 @@ from rowlock.leases.claim import load_rows, row_hidden
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.renew import tokens_still_held
 from rowlock.logs import get_logger
-from rowlock.pipelines.attempt import Call, Ended, Raised, Result, Steps, contained, first_step
+from rowlock.pipelines.attempt import Call, Ended, Raised, Result, RestOfCall, contained, first_step
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.decisions import Decision, decide, decide_unread, record_unreadable
 from rowlock.pipelines.heartbeater import Heartbeater
@@ -199,7 +199,7 @@ class Worker(Generic[ModelT]):
         if place is None:
             return self._attempt(item, call)
         result = first_step(call, place.variables())
-        if isinstance(result, Steps):
+        if isinstance(result, RestOfCall):
             return self._attempt(item, lambda: result, place)
         self._ended(item, result)
         return None
@@ -433,7 +433,7 @@ class _Place(Generic[ModelT]):
         worker = self.worker
         if type(worker).work is Worker.work:
             return worker.begin(item, self)
-        steps = Steps(worker.work(item), self.variables())
+        steps = RestOfCall(worker.work(item), self.variables())
         try:
             steps.begin()
         except StopIteration:
