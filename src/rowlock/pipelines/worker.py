@@ -31,7 +31,7 @@ from rowlock.leases.claim import load_rows, row_hidden
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.renew import tokens_still_held
 from rowlock.logs import get_logger
-from rowlock.pipelines.attempt import Call, Ended, Raised, Result, RestOfCall, contained, first_step
+from rowlock.pipelines.attempt import Call, Ended, Raised, RestOfCall, Result, contained, first_step
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.decisions import Decision, decide, decide_unread, record_unreadable
 from rowlock.pipelines.heartbeater import Heartbeater
