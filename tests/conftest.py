@@ -2,7 +2,7 @@
 no test leaves tasks behind.
 
 Async tests run on a loop of their own. Every database is real, empty, of this test alone, and
-dropped afterwards.
+emptied or dropped afterwards.
 
     async def test_it(database):
         await database.create_tables(Base.metadata)
@@ -31,6 +31,8 @@ from hypothesis import settings
 
 from rowlock import logs, pipeline_hinter
 
+from .databases import KeptDatabases, keep_statements
+from .lengths import at_length
 from .well_told import ToldLines, look_at_errors
 
 if TYPE_CHECKING:
@@ -43,8 +45,9 @@ if TYPE_CHECKING:
 pytest_plugins = ["rowlock.testing.plugin"]
 
 # On a starved machine an example takes a second, and no promise is about that.
-settings.register_profile("rowlock", settings(deadline=None))
+settings.register_profile("rowlock", settings(deadline=None, max_examples=at_length(30, 100)))
 settings.load_profile("rowlock")
+keep_statements()
 
 # A shell has what it runs in the background ignore interrupts, and children inherit that: programs
 # that tests start and interrupt would go on.
@@ -75,8 +78,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.pytest_alembic_tests_path = "none"
 
 
+LONGEST = ("tests/chaos/", "tests/streams/references/", "tests/simulation/", "tests/failpoints/")
+"""What takes long begins first, or one worker would still be at it when the others have ended."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the second run of tests that either database will do for."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
     if config.getoption("rowlock_database") is None:
         left_out = [item for item in items if is_second_run(item)]
         config.hook.pytest_deselected(items=left_out)
@@ -150,6 +158,13 @@ def no_tasks_left_behind(request: pytest.FixtureRequest) -> None:
 def postgresql_url(rowlock_postgresql_url: URL) -> URL:
     """The URL of a PostgreSQL server's administrative database."""
     return rowlock_postgresql_url
+
+
+@pytest.fixture(scope="session")
+def _rowlock_administration(postgresql_url: URL) -> Iterator[KeptDatabases]:
+    """Make the fixtures of the plugin empty databases of PostgreSQL where they would drop them."""
+    with KeptDatabases(postgresql_url) as databases:
+        yield databases
 
 
 @pytest.fixture

@@ -160,7 +160,7 @@ async def test_leaks_fail_a_test(tmp_path: Path, pytestconfig: pytest.Config) ->
     """A test that leaves a task or a connection behind cannot pass under our fixtures."""
     tests = tmp_path / "tests"
     tests.mkdir()
-    for name in ("conftest.py", "well_told.py"):
+    for name in ("conftest.py", "databases.py", "lengths.py", "well_told.py"):
         shutil.copy(pytestconfig.rootpath / "tests" / name, tests)
     (tests / "test_leaks.py").write_text(LEAKS)
     settings = ("-c", str(pytestconfig.rootpath / "pyproject.toml"), "--rootdir", str(tmp_path))
