@@ -38,9 +38,8 @@ COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}
 would compile the package anew.
 """
 AT_LENGTH = {
-    "ROWLOCK_BOUNDARIES_EVERY": "1",
+    "ROWLOCK_AT_LENGTH": "1",
     "ROWLOCK_EXPLAINED_STATES": "2000",
-    "ROWLOCK_FLOW_CRASHES": "1",
     "ROWLOCK_GRAPHS": "1000",
     "ROWLOCK_GRAPH_SEEDS": "100",
     "ROWLOCK_RENDER_SEEDS": "60",
@@ -227,7 +226,7 @@ def explained(session: nox.Session) -> None:
 @nox.session
 def chaos(session: nox.Session) -> None:
     """Kills, freezes, crashes and cut connections on a real server, ``-- --minutes 10 --seed
-    7``; a minute of it is in `tests`.
+    7``; half a minute of it is in `tests`.
     """
     install(session, "test")
     session.run("python", "tests/chaos", *session.posargs)

@@ -110,30 +110,10 @@ _KEPT_NO_MORE: Final = timedelta(minutes=30)
 
 # ---------------------------------------------------------------- settings
 
-_DEPEND_ON_ONE_ANOTHER: Final = (
-    {
-        "lock_timeout",
-        "heartbeat_trigger",
-        "lease_margin",
-        "heartbeat_interval",
-        "renew_timeout",
-        "orphaned_after",
-    },
-    {"queue_lower_limit_factor", "queue_upper_limit_factor"},
-    {"retry_delay", "retry_delay_max"},
-)
-
 
 @st.composite
-def pipeline_settings(draw: st.DrawFn, /, **fixed: Any) -> SettingsKeywords:
-    """Draw settings that keep the timing budget, as keywords for a pipeline.
-
-    Args:
-        draw: given by Hypothesis.
-        fixed: settings that are to be just so. Those that depend on one another are drawn together
-            or not at all: beside a `lock_timeout` that is fixed, say, the others about leases are
-            left out, so that they have their defaults.
-    """
+def pipeline_settings(draw: st.DrawFn) -> SettingsKeywords:
+    """Draw settings that keep the timing budget, as keywords for a pipeline."""
     lock_timeout_s = draw(st.floats(0.5, 3600))
     trigger_s = lock_timeout_s * draw(st.floats(0.05, 0.95))
     # Margin, two late beats and one renewal share what is left of a lease when its renewal is
@@ -142,7 +122,7 @@ def pipeline_settings(draw: st.DrawFn, /, **fixed: Any) -> SettingsKeywords:
     margin_s, beats_s, renewal_s = (trigger_s * draw(share) for _ in range(3))
     lower, upper = sorted(draw(st.tuples(st.floats(0.01, 10), st.floats(0.01, 10))))
     retry_s, retry_most_s = sorted(draw(st.tuples(st.floats(0.01, 60), st.floats(0.01, 3600))))
-    drawn: dict[str, Any] = {
+    return {
         "workers_num": draw(st.integers(1, 8)),
         "queue_lower_limit_factor": lower,
         "queue_upper_limit_factor": upper,
@@ -158,8 +138,3 @@ def pipeline_settings(draw: st.DrawFn, /, **fixed: Any) -> SettingsKeywords:
         "max_attempts": draw(st.integers(1, 5)),
         "orphaned_after": lock_timeout_s * draw(st.floats(1.5, 20)),
     }
-    for together in _DEPEND_ON_ONE_ANOTHER:
-        if not together.isdisjoint(fixed):
-            drawn = {name: value for name, value in drawn.items() if name not in together}
-    # The same keys as the typed dictionary has; mypy cannot follow them through a variable.
-    return {**drawn, **fixed}  # type: ignore[typeddict-item, return-value, unused-ignore]

@@ -151,6 +151,10 @@ class BusyPipeline(VolumePipeline):
     """Makes volumes active; the first attempt lasts until somebody lets it go."""
 
     lock_timeout = 60
+    heartbeat_trigger, heartbeat_interval, renew_timeout = 59, 0.1, 30
+    """A holder hears by its next renewal that its lease was broken; until then it begins no other
+    attempt.
+    """
 
     def __init__(self) -> None:
         super().__init__()

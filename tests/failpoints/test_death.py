@@ -1,13 +1,11 @@
 """A replica dies, or freezes past its lease, at a boundary of a statement; another one finishes its
 story, once.
 
-Each third boundary is tried, another third for each act and database; all of them with
-``ROWLOCK_BOUNDARIES_EVERY=1``.
+Each sixth boundary is tried, others for each act and database; and all of them in ``nox -s long``.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 from zlib import crc32
@@ -16,6 +14,7 @@ import pytest
 
 from rowlock.testing import TemporaryDatabase
 
+from ..lengths import at_length
 from .stories import STORIES
 from .survivors import (
     Nursery,
@@ -32,12 +31,13 @@ from .survivors import (
 BOUNDARIES_MIN = 4
 """Fewer than that in any story, and the failpoints were not where they should be."""
 BOUNDARIES_MAX = 200
-EVERY = int(os.environ.get("ROWLOCK_BOUNDARIES_EVERY", "3"))
+EVERY = at_length(6, 1)
 
 
 def tried(name: str, database: TemporaryDatabase, *, act: str) -> range:
     """Return the boundaries at which something happens; behind the last one nothing does."""
-    first = crc32(name.encode()) + (act == "freeze") + 2 * (database.dialect_name == "sqlite")
+    acts = ("die", "freeze", "lose")
+    first = crc32(name.encode()) + acts.index(act) + 3 * (database.dialect_name == "sqlite")
     return range(first % EVERY, BOUNDARIES_MAX, EVERY)
 
 

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 from rowlock.errors import LockWaitTimeout
 from rowlock.locks.locker import InMemoryLocker
 
+from ..lengths import at_length
 from .takers import NAMESPACE, LockHolder, go_inside, settle, take
 
 if TYPE_CHECKING:
@@ -209,7 +210,11 @@ def test_the_locker_does_what_the_model_says() -> None:
     run_state_machine_as_test(
         LockerMachine,
         settings=settings(
-            max_examples=150, stateful_step_count=40, deadline=None, database=None, derandomize=True
+            max_examples=at_length(40, 150),
+            stateful_step_count=40,
+            deadline=None,
+            database=None,
+            derandomize=True,
         ),
     )
     assert (

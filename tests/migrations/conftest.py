@@ -60,11 +60,6 @@ def with_postgresql_op(postgresql_database: TemporaryDatabase) -> WithOp:
     return lambda steps: _migrate(postgresql_database, steps)
 
 
-@pytest.fixture
-def with_sqlite_op(sqlite_database: TemporaryDatabase) -> WithOp:
-    return lambda steps: _migrate(sqlite_database, steps)
-
-
 async def _migrate(database: TemporaryDatabase, steps: Callable[[Any], object]) -> None:
     def migrate(connection: Connection) -> None:
         context = MigrationContext.configure(connection, opts={"transactional_ddl": True})

@@ -39,10 +39,11 @@ from rowlock.testing.strategies import outcomes, step_sequences
 
 from ..drawn import pipeline_settings
 from ..host import Base, HeardEvents, Volume, VolumePipeline, heard_events
+from ..lengths import at_length
 
 ROWS = 3
 ANY = settings(
-    max_examples=40,
+    max_examples=at_length(12, 100),
     deadline=None,
     derandomize=True,
     database=None,

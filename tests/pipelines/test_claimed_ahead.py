@@ -16,13 +16,16 @@ from ..host import Run, RunPipeline, heard_events
 from .scenes import add, is_free, now, read_all, replica, until
 from .test_claims_grow import FAST, LONG_AGO, claimed, done, done_until_fast_is_over, runs
 
-MORE = 500
+MORE = 200
+WAITING_MIN = 30
+"""What was claimed ahead and waits, at least."""
 
 
 async def is_leased(database: TemporaryDatabase) -> list[int]:
     return sorted(row.id for row in await read_all(database, Run) if not is_free(row))
 
 
+@pytest.mark.usefixtures("short_queues")
 @virtual_time
 async def test_what_was_claimed_ahead_and_waits_is_given_back(
     virtual_database: TemporaryDatabase,
@@ -36,13 +39,13 @@ async def test_what_was_claimed_ahead_and_waits_is_given_back(
         async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
             await until(lambda: len(pipeline.items) == FAST + 10)
             await asyncio.sleep(unstarted.WAITS_S_MAX / 2)
-            assert pipeline.statistics().queued > 100
+            assert pipeline.statistics().queued > WAITING_MIN
             await asyncio.sleep(unstarted.WAITS_S_MAX)
             statistics = pipeline.statistics()
             assert (statistics.running, statistics.queued, statistics.tracked) == (10, 20, 30)
             assert await is_leased(virtual_database) == [*range(FAST, FAST + 30)]
             released = [one.row_id for one in heard.of(events.ItemReleased)]
-            assert len(released) == statistics.counters["released"] > 100
+            assert len(released) == statistics.counters["released"] > WAITING_MIN // 2
             assert min(released) == FAST + 30
             await asyncio.sleep(60)
             assert await is_leased(virtual_database) == [*range(FAST, FAST + 30)]
@@ -51,6 +54,7 @@ async def test_what_was_claimed_ahead_and_waits_is_given_back(
     assert (heard.of(events.LeaseExpired), heard.of(events.StrayFound)) == ([], [])
 
 
+@pytest.mark.usefixtures("short_queues")
 @virtual_time
 async def test_another_replica_begins_what_was_given_back_at_once(
     virtual_database: TemporaryDatabase,
@@ -72,7 +76,7 @@ async def test_another_replica_begins_what_was_given_back_at_once(
                 await asyncio.sleep(unstarted.WAITS_S_MAX / 2)
                 free.items.clear()
                 assert heard.of(events.ItemReleased) == []
-                await heard.wait_for(events.ItemReleased, count=100)
+                await heard.wait_for(events.ItemReleased, count=WAITING_MIN // 2)
                 released_at = now()
                 released = [one.row_id for one in heard.of(events.ItemReleased)]
                 await until(lambda: len(free.items) >= len(released))
@@ -81,6 +85,7 @@ async def test_another_replica_begins_what_was_given_back_at_once(
             await manager.drain(0)
 
 
+@pytest.mark.usefixtures("short_queues")
 @virtual_time
 async def test_a_row_that_was_given_back_is_as_if_it_had_never_been_claimed(
     virtual_database: TemporaryDatabase,
@@ -94,7 +99,7 @@ async def test_a_row_that_was_given_back_is_as_if_it_had_never_been_claimed(
     pipeline = RunPipeline(answer=done_until_fast_is_over)
     with heard_events() as heard:
         async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
-            await heard.wait_for(events.ItemReleased, count=100)
+            await heard.wait_for(events.ItemReleased, count=WAITING_MIN // 2)
             released = {one.row_id for one in heard.of(events.ItemReleased)}
             after = {
                 row.id: row for row in await read_all(virtual_database, Run) if row.id in released
@@ -111,6 +116,7 @@ async def test_a_row_that_was_given_back_is_as_if_it_had_never_been_claimed(
     assert [item.id for item in again.items] == sorted(item.id for item in again.items)
 
 
+@pytest.mark.usefixtures("short_queues")
 @virtual_time
 async def test_a_hinted_row_does_not_wait_for_what_was_claimed_ahead(
     virtual_database: TemporaryDatabase,
@@ -128,7 +134,7 @@ async def test_a_hinted_row_does_not_wait_for_what_was_claimed_ahead(
     async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
         queue = pipeline.run.context.queue
         await until(lambda: any(item.id >= FAST + 30 for item in pipeline.items))
-        assert len(queue) > 100
+        assert len(queue) > WAITING_MIN
         await add(virtual_database, Run(id=1, due_at=LONG_AGO))
         hinted_at = now()
         manager.hinter.hint_fetch(Run)
@@ -146,11 +152,12 @@ async def test_on_both_databases(
     monkeypatch.setattr(ahead, "GROWS_BELOW_S", 600.0)
     monkeypatch.setattr(ahead, "SHRINKS_ABOVE_S", 2000.0)
     monkeypatch.setattr(unstarted, "WAITS_S_MAX", 2.0)
-    await add(database, *runs(FAST + MORE))
+    fast, more = 500, 400
+    await add(database, *runs(fast + more))
     gate = asyncio.Event()
 
     async def answer(item: PipelineItem[Any]) -> Apply:
-        if item.id >= FAST:
+        if item.id >= fast:
             await gate.wait()
         return Apply({"status": "done"})
 
@@ -160,6 +167,6 @@ async def test_on_both_databases(
             await heard.wait_for(events.ItemReleased)
             assert max(claimed(heard)) > 100
             gate.set()
-            await heard.wait_for(events.ItemApplied, count=FAST + MORE)
-        assert pipeline.statistics().counters["applied"] == FAST + MORE
+            await heard.wait_for(events.ItemApplied, count=fast + more)
+        assert pipeline.statistics().counters["applied"] == fast + more
     assert heard.of(events.ItemStale) == []

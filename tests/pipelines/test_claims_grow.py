@@ -10,14 +10,16 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from rowlock import Apply, Fetcher, PipelineItem, PipelineManager, events
-from rowlock.pipelines.context import AHEAD_MAX
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import HeardEvents, Run, RunPipeline, heard_events
+from .conftest import AHEAD_MAX
 from .scenes import add, faults_of, hang, is_claim, turns, until
 
+pytestmark = pytest.mark.usefixtures("short_queues")
+
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
-FAST = 600
+FAST = 200
 """How many rows take no time before those that do; enough for claims to grow to the full."""
 
 
@@ -81,8 +83,8 @@ async def test_a_pipeline_that_has_caught_up_claims_as_before(
         async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
             await until(lambda: len(pipeline.items) == FAST)
             await asyncio.sleep(30)
-            assert max(claimed(heard)) > 100
-            await add(virtual_database, *runs(200, first=FAST))
+            assert max(claimed(heard)) > 40
+            await add(virtual_database, *runs(100, first=FAST))
             manager.hinter.hint_fetch(Run)
             await turns(500)
             assert (pipeline.statistics().running, pipeline.statistics().queued) == (10, 10)
@@ -174,10 +176,10 @@ async def test_a_queue_whose_size_was_stated_does_not_grow(
     """A host that bounds what a replica may lease, or what its own fetches bring, would not be
     heard.
     """
-    await add(virtual_database, *runs(1200))
+    await add(virtual_database, *runs(3 * AHEAD_MAX))
     pipeline = kind(answer=done, **settings)
     with heard_events() as heard:
         async with PipelineManager(virtual_database.session_factory, [pipeline]):
-            await until(lambda: len(pipeline.items) == 1200)
+            await until(lambda: len(pipeline.items) == 3 * AHEAD_MAX)
     assert max(claimed(heard)) <= pipeline.settings.queue_capacity
     assert pipeline.run.context.queue.grows is False

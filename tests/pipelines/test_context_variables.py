@@ -10,6 +10,8 @@ import uuid
 from contextvars import ContextVar
 from typing import Any
 
+import pytest
+
 from rowlock import Apply, Outcome, PipelineItem, PipelineManager, events
 from rowlock.pipelines.attempt import Returned
 from rowlock.testing import TemporaryDatabase
@@ -17,6 +19,8 @@ from rowlock.testing import TemporaryDatabase
 from ..host import HANG_S_MAX, Volume, VolumePipeline, heard_events
 from .scenes import add, change
 from .test_attempt import attempt_of
+
+pytestmark = pytest.mark.either_database
 
 TENANT: ContextVar[str] = ContextVar("TENANT", default="nobody")
 

@@ -17,6 +17,8 @@ from ..host import Run, RunPipeline
 from ..pipelines.scenes import add, read_all
 from .related_scenes import GatheringPipeline, add_volume, attachments_of
 
+pytestmark = pytest.mark.either_database
+
 
 @pytest.mark.parametrize("kind", get_args(Outcome))
 def test_each_kind_of_outcome_is_copied_whole(kind: type[Any]) -> None:

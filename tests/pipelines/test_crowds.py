@@ -59,10 +59,10 @@ async def test_a_fetch_asks_for_its_own_condition_alone(
         pipelines = crowd(count)
         built = {pipeline.name: pipeline.asked for pipeline in pipelines}
         async with PipelineManager(virtual_database.session_factory, pipelines) as manager:
-            await asyncio.sleep(60)
+            await asyncio.sleep(20)
             fetches = {name: one.counters["fetches"] for name, one in manager.statistics().items()}
             asked = {pipeline.name: pipeline.asked - built[pipeline.name] for pipeline in pipelines}
-        assert min(fetches.values()) > 5
+        assert min(fetches.values()) > 3
         # A fetch that is on its way has asked and is not counted yet.
         assert {name for name in fetches if asked[name] - fetches[name] not in (0, 1)} == set()
 
@@ -85,11 +85,11 @@ async def test_a_claim_is_as_large_beside_fifty_siblings_as_beside_ten(
 async def test_claims_of_one_process_do_not_fight_for_a_sqlite_file(
     sqlite_database: TemporaryDatabase,
 ) -> None:
-    """A hundred pipelines that start at once would find the database locked, by each other."""
+    """Pipelines that start at once would find the database locked, by each other."""
     await add(sqlite_database)
     engine = sqlite_database.create_engine(connect_args={"timeout": 0})
     # Those of one table wait for its lockset, for long on a busy machine.
-    pipelines = crowd(100, Volume, Run, Attachment, database_timeout=60)
+    pipelines = crowd(45, Volume, Run, Attachment, database_timeout=60)
     with heard_events() as heard:
         async with PipelineManager(
             async_sessionmaker(engine), pipelines, heartbeat_thread=False

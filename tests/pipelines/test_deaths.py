@@ -103,6 +103,7 @@ async def test_a_row_that_dies_alone_is_parked(database: TemporaryDatabase) -> N
     assert (row.last_error, last.items) == ("gave up: 2 holders in a row died over this row", [])
 
 
+@pytest.mark.either_database
 async def test_a_row_that_kills_its_process_is_found_among_many(
     database: TemporaryDatabase,
 ) -> None:

@@ -18,7 +18,7 @@ from ..host import Attachment, Volume, VolumePipeline
 from .related_scenes import GatheringPipeline
 from .scenes import add, faults_of, hang, is_free, read_all, replica, until
 
-ROWS = 100
+ROWS = 40
 """Far more than the connections of a pool."""
 HANDFUL = 6
 

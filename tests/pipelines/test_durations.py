@@ -25,6 +25,8 @@ from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
 from .scenes import add, hang, replica, until
 
+pytestmark = pytest.mark.either_database
+
 
 async def for_two_seconds(_item: PipelineItem[Any]) -> Apply:
     await asyncio.sleep(2)

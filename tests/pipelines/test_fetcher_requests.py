@@ -20,6 +20,8 @@ from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 from ..host import Attachment, AttachmentPipeline, Run, RunPipeline, Volume, VolumePipeline
 from .scenes import add, read_all
 
+pytestmark = pytest.mark.either_database(but=["test_limits_are_not_part_of_the_statement"])
+
 
 class Changing(RunPipeline):
     wanted = "queued"

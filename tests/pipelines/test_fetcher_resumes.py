@@ -6,6 +6,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from sqlalchemy.exc import OperationalError
 
 from rowlock import Apply, PipelineHinter, PipelineItem, PipelineManager, events
@@ -13,6 +14,8 @@ from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
 from .scenes import Faults, add, faults_of, is_claim, now, replica, until
+
+pytestmark = pytest.mark.either_database(but=["test_all_rows_of_a_backlog_are_worked_on"])
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 

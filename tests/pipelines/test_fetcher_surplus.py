@@ -14,6 +14,8 @@ from ..host import Volume, VolumePipeline, heard_events
 from .scenes import add, counted, is_free, now, read_all, until
 from .told import Line, told
 
+pytestmark = pytest.mark.either_database
+
 
 class GreedyFetcher(Fetcher[Any]):
     """Asks for four times as much as there is room for."""

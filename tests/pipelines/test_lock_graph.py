@@ -37,6 +37,8 @@ from ..host import (
 )
 from .scenes import add, counted
 
+pytestmark = pytest.mark.either_database
+
 
 class Up(AttachmentPipeline):
     locks = (Volume,)

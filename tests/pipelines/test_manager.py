@@ -21,6 +21,8 @@ from rowlock.testing import TemporaryDatabase, virtual_time
 from ..host import Base, Run, RunPipeline, Volume, VolumePipeline, heard_events
 from .scenes import add, is_free, read_all, until
 
+pytestmark = pytest.mark.either_database
+
 
 async def test_saying_it_twice_does_no_harm(database: TemporaryDatabase) -> None:
     """A host whose start-up or shutdown runs twice would fail, or have two of everything."""

@@ -30,6 +30,15 @@ from ..host import Base, RecordingPipeline, heard_events
 from .scenes import add, is_free, read_all, replica
 from .told import told
 
+pytestmark = pytest.mark.either_database(
+    but=[
+        "test_rows_are_there_without_being_inserted",
+        "test_replicas_that_start_at_once_insert_each_row_once",
+        "test_a_schedule_that_has_changed_counts_at_once",
+        "test_rows_that_the_database_refuses_hold_up_no_others",
+    ]
+)
+
 HOURLY, NIGHTLY = Cron("0 * * * *"), Cron("0 3 * * *", "Europe/Berlin")
 FAR = datetime(2199, 1, 1, tzinfo=UTC)
 

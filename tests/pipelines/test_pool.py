@@ -21,6 +21,8 @@ from .blocking import until_so
 from .scenes import add, hang, is_free, now, read, read_all, until
 from .told import told
 
+pytestmark = pytest.mark.either_database
+
 SEEN: ContextVar[str] = ContextVar("SEEN", default="nothing")
 
 

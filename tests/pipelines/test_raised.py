@@ -20,6 +20,8 @@ from ..host import HeardEvents, Run, RunPipeline, Volume, VolumePipeline, heard_
 from .scenes import add, counted, read
 from .told import told
 
+pytestmark = pytest.mark.either_database
+
 UNAVAILABLE = RelatedLockUnavailable(model="Disk", wanted=1, available=0)
 
 

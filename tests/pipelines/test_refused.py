@@ -12,6 +12,8 @@ from rowlock.testing import TemporaryDatabase, stepping
 from ..host import Attachment, Volume, VolumePipeline
 from .scenes import add, is_free, read
 
+pytestmark = pytest.mark.either_database
+
 
 class Judging(VolumePipeline):
     """Has a result refused, and says what comes of it.

@@ -41,6 +41,14 @@ from .related_scenes import (
 )
 from .scenes import add, counted, faults_of, read, ticket
 
+pytestmark = pytest.mark.either_database(
+    but=[
+        "test_rows_of_another_database_are_refused",
+        "test_engines_that_differ_in_options_are_of_one_database",
+        "test_a_shared_lock_has_a_name_however_long_the_key_is",
+    ]
+)
+
 
 async def test_only_a_claimed_item_locks(database: TemporaryDatabase) -> None:
     """An item that no pipeline gave out would lock under a token that no row has."""

@@ -23,6 +23,8 @@ from ..host import Attachment, Base, Run, RunPipeline, Volume, VolumePipeline, h
 from ..leases.holding import passing
 from .scenes import add, is_claim, read
 
+pytestmark = pytest.mark.either_database(but=["test_a_request_during_an_attempt_is_next"])
+
 
 class OtherBase(DeclarativeBase):
     """Tables of this test alone."""

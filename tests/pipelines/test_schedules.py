@@ -16,6 +16,8 @@ from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 from ..host import Run, RunPipeline, VolumePipeline, heard_events
 from .scenes import add, counted, read, ticket
 
+pytestmark = pytest.mark.either_database(but=["test_a_row_is_due_at_the_next_occurrence"])
+
 NIGHTLY = Cron("0 3 * * *", "Europe/Berlin")
 RUNS = LeasedTable.of(Run)
 

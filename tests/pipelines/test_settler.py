@@ -28,6 +28,8 @@ from .scenes import (
 )
 from .told import Line, told
 
+pytestmark = pytest.mark.either_database
+
 DONE = Apply({"status": "active"})
 
 

@@ -22,9 +22,9 @@ from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
 from .scenes import add, counted, faults_of, is_free, is_outcome, read_all, until
 
-ROUND_TRIP_S = 0.025
+ROUND_TRIP_S = 0.08
 """How long each statement and each COMMIT takes. **Unit** seconds."""
-ROWS = 500
+ROWS = 150
 
 
 @contextmanager

@@ -23,6 +23,8 @@ from rowlock.testing import TemporaryDatabase, virtual_time
 from ..host import Run, RunPipeline, VolumePipeline
 from .scenes import add, hang, read_all, until
 
+pytestmark = pytest.mark.either_database
+
 WELL: dict[str, Any] = {
     "pipeline": "VolumePipeline",
     "state": "running",

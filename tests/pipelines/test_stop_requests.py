@@ -14,6 +14,8 @@ from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 from ..host import HANG_S_MAX, Run, RunPipeline, heard_events
 from .scenes import add, counted, is_free, now, read
 
+pytestmark = pytest.mark.either_database
+
 
 async def until_stopped(item: PipelineItem[Any]) -> Outcome:
     assert not item.stop_requested

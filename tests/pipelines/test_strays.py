@@ -27,6 +27,8 @@ from .scenes import (
 )
 from .told import told
 
+pytestmark = pytest.mark.either_database
+
 
 async def settled(steps: Steps[Any]) -> None:
     while steps.run.context.background:

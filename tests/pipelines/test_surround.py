@@ -20,6 +20,8 @@ from rowlock.testing import TemporaryDatabase
 from ..host import Volume, VolumePipeline, heard_events
 from .scenes import add, ticket
 
+pytestmark = pytest.mark.either_database
+
 SPAN: ContextVar[object] = ContextVar("SPAN", default=None)
 
 

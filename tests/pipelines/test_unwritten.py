@@ -15,6 +15,8 @@ from rowlock.testing import TemporaryDatabase, stepping
 from ..host import Run, RunPipeline, Volume
 from .scenes import add, read
 
+pytestmark = pytest.mark.either_database
+
 Act = Callable[[PipelineItem[Any], Any], Awaitable[object]]
 
 

@@ -24,6 +24,8 @@ from ..host import RecordingPipeline, Run, RunPipeline, Volume, VolumePipeline, 
 from .scenes import add, change, counted, faults_of, hang, is_free, is_outcome, read, turns
 from .told import Line, told
 
+pytestmark = pytest.mark.either_database
+
 # ---------------------------------------------------------------- results that could not be applied
 
 

@@ -19,6 +19,8 @@ from ..host import Attachment, Volume, VolumePipeline
 from .scenes import add, faults_of, now
 from .told import Line, repeated, told
 
+pytestmark = pytest.mark.either_database(but=["test_many_rows_are_read_by_few_statements"])
+
 
 def loader_of(steps: Steps[Any]) -> Loader[Any]:
     return Loader(steps.run.context)

@@ -28,6 +28,7 @@ from rowlock import Apply, Outcome, PipelineItem, RelatedLockUnavailable, Retry
 from rowlock.clock import JITTER
 from rowlock.testing import TemporaryDatabase, virtual_time
 
+from ..lengths import at_length
 from .busy import (
     FETCH_S,
     BusyFleets,
@@ -83,7 +84,7 @@ class Parent:
         return self._outcome()
 
 
-@pytest.mark.parametrize("before_s", [0.0, 0.7, 3.0])
+@pytest.mark.parametrize("before_s", at_length([0.0, 3.0], [0.0, 0.7, 3.0]))
 @virtual_time(max_virtual_s=600, max_iterations=5_000_000)
 async def test_a_parent_gets_children_that_are_always_busy(
     virtual_database: TemporaryDatabase, before_s: float
@@ -98,14 +99,15 @@ async def test_a_parent_gets_children_that_are_always_busy(
     bound_s = busy_s + RETRY_DELAY_S * (1 + JITTER) + before_s + 2 * FETCH_S
     async with at_work(virtual_database, BusyFleets(parent.act), children):
         async with asyncio.timeout(5 * (bound_s + before_s + T_CHILD_S)):
-            while len([wait_s for wait_s in parent.waits_s if wait_s]) < 3:
+            while len([wait_s for wait_s in parent.waits_s if wait_s]) < 2:
                 parent.got_all.clear()
                 await parent.got_all.wait()
     assert max(parent.waits_s) <= bound_s
 
 
 @pytest.mark.parametrize(
-    "outcome", [lambda: Retry(error="planned"), lambda: 1 / 0, lambda: Retry(after=0)]
+    "outcome",
+    [lambda: 1 / 0, lambda: Retry(after=0), *at_length([], [lambda: Retry(error="planned")])],
 )
 @virtual_time(max_virtual_s=600, max_iterations=5_000_000)
 async def test_children_of_a_parent_that_always_fails_go_on(
@@ -116,9 +118,9 @@ async def test_children_of_a_parent_that_always_fails_go_on(
     parent, children = Parent(before_s=0.5, holds_s=1, outcome=outcome), BusyInstances(takes(0.3))
     async with at_work(virtual_database, BusyFleets(parent.act, max_attempts=1000), children):
         since = now()
-        await asyncio.sleep(20)
+        await asyncio.sleep(12)
         until = now()
-    assert len(parent.waits_s) >= 3
+    assert len(parent.waits_s) >= 2
     # Its intent, its work before the lock and under it, and the child's own work.
     bound_s = 0.3 + RETRY_DELAY_S * (1 + JITTER) + 0.5 + 1 + 0.3 + 3 * FETCH_S
     for key in range(1, CHILDREN + 1):

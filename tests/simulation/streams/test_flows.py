@@ -21,7 +21,7 @@ from ...simulator.simulation import Simulation
 from .flows import Flows
 from .reached import ENOUGH, NOTED, TOLD, never_reached, table, variants_of
 
-SEEDS = int(os.environ.get("ROWLOCK_SIMULATION_FLOWS", "20"))
+SEEDS = int(os.environ.get("ROWLOCK_SIMULATION_FLOWS", "8"))
 PER_TEST = 2
 STAGES = {"one stage", "two stages", "three stages"}
 COMMAND = "python tests/simulation --of flows --seed {seed} --seeds 1 --story"
@@ -50,7 +50,7 @@ def test_a_seed_gives_the_same_history_in_each_process() -> None:
     """A failing seed could not be played again."""
     seeds = (3,)
     with Simulation(Flows) as simulation:
-        here = [simulation.run(seed).fingerprint for seed in (2, *seeds)][1:]
+        here = [simulation.run(seed).fingerprint for seed in seeds]
     code = (
         "from tests.simulator.simulation import Simulation\n"
         "from tests.simulation.streams.flows import Flows\n"

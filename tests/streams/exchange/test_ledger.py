@@ -8,10 +8,11 @@ from rowlock.streams import Checkpoint
 from rowlock.streams.shards.pipeline import FlowPipeline
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
+from ...lengths import at_length
 from .ledger import open_ledger
 
 
-@pytest.mark.parametrize(("steps", "shards"), [(1, 16), (7, 1), (7, 2)])
+@pytest.mark.parametrize(("steps", "shards"), [(1, at_length(8, 16)), (7, 1), (7, 2)])
 async def test_each_transfer_is_posted_twice(
     database: TemporaryDatabase, steps: int, shards: int
 ) -> None:

@@ -1,5 +1,5 @@
-"""Known queries over known rows, each recounted by SQL that knows nothing of the wing: with 1, 2
-and 16 shards, and states that are written with each step or with each third.
+"""Known queries over known rows, each recounted by SQL that knows nothing of the wing: with 1 and 4
+shards (at length 1, 2 and 16), and states that are written with each step or with each third.
 
 Each query runs in each layout on one of the databases, and on both of them.
 """
@@ -15,6 +15,7 @@ from rowlock.streams import Checkpoint, Streams
 from rowlock.testing import TemporaryDatabase
 from rowlock.testing.streams import run_flow
 
+from ...lengths import at_length
 from .declared import DECLARED
 from .nexmark import Base
 from .reference import chunks
@@ -22,7 +23,7 @@ from .windows import TUMBLE_MS
 
 EVENTS = 600
 SETTINGS: dict[str, Any] = {"step_rows_max": 100, "poll_interval": 0.05}
-LAYOUTS = {1: 3, 2: 1, 16: 3}
+LAYOUTS = at_length({1: 3, 4: 1}, {1: 3, 2: 1, 16: 3})
 """After how many steps states are written, by the number of shards."""
 
 

@@ -5,7 +5,6 @@ named.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
 from random import randrange
 from typing import Any
@@ -20,11 +19,12 @@ from rowlock.testing import CrashError, TemporaryDatabase, virtual_time
 from rowlock.testing.killable_replica import KillableReplica
 from rowlock.testing.streams import crash_flow_everywhere
 
+from ...lengths import at_length
 from . import house
 from .house import Base, Payment
 
-IS_LARGE = "ROWLOCK_FLOW_CRASHES" in os.environ
-"""Each statement of each flow, on request; otherwise COMMITs, and of one flow."""
+IS_LARGE = at_length(usual=False, long=True)
+"""Each statement of each flow, at length; otherwise COMMITs, and of one flow."""
 EVENTS = 9 if IS_LARGE else 3
 EVERY_SEVEN = Checkpoint(steps=7)
 
@@ -54,7 +54,7 @@ async def test_steps_are_done_again(virtual_database: TemporaryDatabase) -> None
     assert moments > 6
 
 
-@pytest.mark.skipif(not IS_LARGE, reason="takes minutes: set ROWLOCK_FLOW_CRASHES=1")
+@pytest.mark.skipif(not IS_LARGE, reason="takes minutes: set ROWLOCK_AT_LENGTH=1")
 @pytest.mark.parametrize("name", ["balances", "sums", "tops"])
 async def test_each_statement(database_with_clock: TemporaryDatabase, name: str) -> None:
     """A replica that dies within a transaction would leave something, or lock the next one out."""
@@ -63,7 +63,7 @@ async def test_each_statement(database_with_clock: TemporaryDatabase, name: str)
     assert moments > 30
 
 
-@pytest.mark.skipif(not IS_LARGE, reason="takes minutes: set ROWLOCK_FLOW_CRASHES=1")
+@pytest.mark.skipif(not IS_LARGE, reason="takes minutes: set ROWLOCK_AT_LENGTH=1")
 async def test_on_each_database(database_with_clock: TemporaryDatabase) -> None:
     """A connection that is cut would be one that SQLite alone gives up."""
     moments = await crash(database_with_clock, house.balances, events=lambda: some_payments()[:1])
