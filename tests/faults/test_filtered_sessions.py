@@ -156,7 +156,7 @@ async def test_a_trigger_that_clears_tokens_makes_the_pipeline_unhealthy(
     async with database.engine.begin() as connection:
         for statement in TRIGGERS[database.dialect_name]:
             await connection.execute(text(statement))
-    pipeline = VolumePipeline(fetch_delays=(0.05,))
+    pipeline = VolumePipeline(fetch_delays=(0.05,), lock_timeout=4)  # which all rows wait for
     async with PipelineManager(database.session_factory, [pipeline]) as manager:
         await until(lambda: "lock_token" in (manager.health().pipelines[0].last_error or ""))
         await until(lambda: not manager.health().healthy)
