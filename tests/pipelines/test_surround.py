@@ -14,7 +14,7 @@ import pytest
 
 from rowlock import Apply, Outcome, Park, PipelineItem, PipelineManager, Retry, events
 from rowlock.pipelines.attempt import Attempt, Deadlines, Raised, Result, Returned
-from rowlock.pipelines.hooks import Surroundings
+from rowlock.pipelines.hooks import surrounded
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Volume, VolumePipeline, heard_events
@@ -60,7 +60,7 @@ async def worked(database: TemporaryDatabase, pipeline: VolumePipeline, *surroun
 
 
 async def attempted(surround: Sequence[Any], call: Callable[[], Any]) -> Result:
-    around = partial(Surroundings(surround, ticket(), pipeline="P").around, call)
+    around = partial(surrounded, call, surround, ticket())
     return await Attempt(around, deadlines=Deadlines(None), grace_s=60).run()
 
 

@@ -25,7 +25,7 @@ LINES = {
     "leases": 2960,
     "locks": 743,
     "migrations": 726,
-    "pipelines": 7156,
+    "pipelines": 7148,
     "rows": 2623,
     "services": 650,
     "streams": 13556,

@@ -28,7 +28,7 @@ from rowlock.clock import monotonic
 from rowlock.database.transaction import OUT_OF_TIME
 from rowlock.errors import HOST_ERRORS, HostCodeError, ProcessCancelledError, describe
 from rowlock.leases.item import PipelineItem
-from rowlock.pipelines.hooks import Surround, Surroundings
+from rowlock.pipelines.hooks import Surround, surrounded
 from rowlock.pipelines.outcomes import copied, forget_raising
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.tasks import ENDED, LEFT_BEHIND, DaemonThreads
@@ -367,7 +367,6 @@ class HostCalls:
     """Makes attempts, which the callers begin; `threads` run plain functions of the host's."""
 
     def __init__(self, name: str, settings: PipelineSettings) -> None:
-        self._name = name
         limit = settings.process_timeout
         self._deadlines = Deadlines(None if limit is None else limit.total_seconds())
         self._cleanup_deadlines = self._deadlines if limit else Deadlines(CLEANUP_S_MAX)
@@ -384,9 +383,7 @@ class HostCalls:
     ) -> Call:
         """Return ``process(item)``, to be awaited, within what `surround` gives."""
         call = host_call(process, item, threads=self.threads)
-        if not surround:
-            return call
-        return partial(Surroundings(surround, item, pipeline=self._name).around, call)
+        return partial(surrounded, call, surround, item) if surround else call
 
     def attempt(self, call: Call) -> Attempt:
         """Return an attempt at `call`, not begun."""

@@ -94,46 +94,41 @@ def _condition(gate: Gate, leased: LeasedTable, pipeline: str) -> ColumnElement[
     return condition
 
 
-class Surroundings:
-    """What is around one attempt."""
-
-    def __init__(
-        self, surround: Sequence[Surround], item: PipelineItem[Any], *, pipeline: str
-    ) -> None:
-        self._surround, self._item = surround, item
-        self._fields = {"pipeline": pipeline, "row_id": item.id}
-        self._entered: list[AbstractContextManager[object]] = []
-
-    async def around(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `call`, made within all of them."""
-        for make in self._surround:
-            try:
-                manager = make(self._item)
-                manager.__enter__()
-            except HOST_ERRORS:
-                text = "%(pipeline)s: a context manager around an attempt raised on entry"
-                logger.exception(text, self._fields)
-            else:
-                self._entered.append(manager)
-        error: BaseException | None = None
+async def surrounded(
+    call: Callable[[], Awaitable[T]], surround: Sequence[Surround], item: PipelineItem[Any]
+) -> T:
+    """Return the result of `call`, made within what `surround` gives for `item`."""
+    fields = {"pipeline": item.lock_owner, "row_id": item.id}
+    entered: list[AbstractContextManager[object]] = []
+    for make in surround:
         try:
-            return await call()
-        except HOST_ERRORS as raised:
-            error = raised
-            raise
-        finally:
-            self._leave(error)
-
-    def _leave(self, error: BaseException | None) -> None:
-        kind, traceback = (None, None) if error is None else (type(error), error.__traceback__)
-        for manager in reversed(self._entered):
+            manager = make(item)
+            manager.__enter__()
+        except HOST_ERRORS:
+            text = "%(pipeline)s: a context manager around an attempt raised on entry"
+            logger.exception(text, fields)
+        else:
+            entered.append(manager)
+    error: BaseException | None = None
+    try:
+        return await call()
+    except HOST_ERRORS as raised:
+        error = raised
+        raise
+    finally:
+        for manager in reversed(entered):
             try:
-                manager.__exit__(kind, error, traceback)
+                of_error = (
+                    (None, None, None)
+                    if error is None
+                    else (type(error), error, error.__traceback__)
+                )
+                manager.__exit__(*of_error)
             except HOST_ERRORS as raised:
                 # One that is a generator lets the attempt's own error through.
                 if raised is not error:
                     text = "%(pipeline)s: a context manager around an attempt raised on exit"
-                    logger.exception(text, self._fields)
+                    logger.exception(text, fields)
 
 
 Delay: TypeAlias = timedelta | float | Callable[[Any], timedelta | float | None] | None
