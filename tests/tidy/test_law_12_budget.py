@@ -31,7 +31,7 @@ LINES = {
     "streams": 13556,
     "telemetry": 1224,
     "testing": 5235,
-    "tests": 124397,
+    "tests": 124604,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 243
