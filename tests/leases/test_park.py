@@ -13,6 +13,7 @@ from rowlock import (
     Outcome,
     Park,
     PipelineError,
+    PipelineHinter,
     PipelineItem,
     Reset,
     Retry,
@@ -86,13 +87,14 @@ async def test_outcomes_that_are_written_together_leave_it_parked(
 ) -> None:
     """Failures of one round share a statement, and each keeps its own row's reason."""
     await add(database, *(Run(id=number) for number in range(1, 5)))
-    held, outcomes = await claimed(database, RUNS), RunPipeline().settings
+    held = await claimed(database, RUNS)
+    context = RunPipeline().build_run(database.session_factory, PipelineHinter()).context
     await parked(database, Run(id=2), "two")
 
     async def write(connection: AsyncConnection) -> list[Written]:
         now, _ = await lock_for_apply(connection, RUNS, held)
         assert now is not None
-        planner = Planner(now, leased=RUNS, settings=outcomes)
+        planner = Planner(context, now)
         writes = [(item, planner.plan(item, Retry(error=f"error {item.id}"))) for item in held]
         return await apply_locked(connection, RUNS, writes)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -165,7 +166,9 @@ FREED = {"lock_token": None, "lock_owner": None, "lock_expires_at": None}
 
 def planner(*intent: Column[Any]) -> Planner:
     now = datetime(2031, 5, 17, tzinfo=UTC)
-    plans = Planner(now, leased=VOLUMES, settings=PipelineSettings(), intent=list(intent))
+    settings = PipelineSettings()
+    of: Any = SimpleNamespace(leased=VOLUMES, settings=settings, intent=intent, schedules=None)
+    plans = Planner(of, now)
     plans.rng = random.Random(1)
     return plans
 

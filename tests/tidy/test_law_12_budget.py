@@ -25,13 +25,13 @@ LINES = {
     "leases": 2960,
     "locks": 743,
     "migrations": 726,
-    "pipelines": 7148,
+    "pipelines": 7132,
     "rows": 2623,
     "services": 650,
     "streams": 13556,
     "telemetry": 1224,
     "testing": 5235,
-    "tests": 124604,
+    "tests": 124608,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 243

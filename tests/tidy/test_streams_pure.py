@@ -20,7 +20,6 @@ PURE = (
     f"{WING}stalls.py",
     f"{WING}inputs/candidates.py",
     f"{WING}shards/layout.py",
-    f"{WING}shards/states.py",
 )
 GROUND = frozenset({"errors", "redaction", "stream_errors"})
 """Rooms that a pure file may know."""
@@ -135,5 +134,5 @@ def test_there_are_pure_files() -> None:
 )
 def test_planted_impurity(text: str) -> None:
     """The law above would pass whatever is imported and called."""
-    for path in ("computing/compute.py", "shards/states.py", "cut_plan.py"):
+    for path in ("computing/compute.py", "shards/layout.py", "cut_plan.py"):
         assert len(impurities(planted(text, f"{WING}{path}"))) == 1

@@ -32,7 +32,6 @@ from rowlock.pipelines.outcomes import (
     error_text,
     related_items,
 )
-from rowlock.pipelines.schedules import RowSchedules
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.assignments import ColumnValues, UnlessSet, without_onupdate
 from rowlock.rows.lease_values import due_values, processed_values, reset_values, unlocked_values
@@ -60,43 +59,29 @@ def reason_parked(item: PipelineItem[Any], outcome: Outcome, settings: PipelineS
 
 
 class Planner:
-    """Turns outcomes of one transaction into writes; `values_of` checks update maps, too."""
+    """Turns outcomes of one transaction into writes."""
 
     rng: Randomness = random
-    values_of: Callable[[LeasedTable, Values], ColumnValues] = staticmethod(column_values)
 
     def __init__(
         self,
+        context: PipelineContext[Any],
         now: datetime,
         *,
-        leased: LeasedTable,
-        settings: PipelineSettings,
-        intent: Sequence[Column[Any]] = (),
-        schedules: RowSchedules | None = None,
         stamp: datetime | None = None,
+        values_of: Callable[[LeasedTable, Values], ColumnValues] = column_values,
     ) -> None:
-        """`now` is the database's time; `stamp` the time at which the row was processed."""
-        self._now, self._leased, self._settings = now, leased, settings
-        self._intent = tuple(intent)
-        self._schedules = schedules
+        """`now` is the database's time; `stamp` the time at which the row was processed; and
+        `values_of` may check update maps, too.
+        """
+        leased, self._now, self._settings = context.leased, now, context.settings
+        self._leased, self._intent, self._schedules = leased, context.intent, context.schedules
+        self._values_of = values_of
         self._is_bare = not (leased.has_schedule or self._intent)
         self._processed = processed_values(leased, stamp or now)
         self._done = unlocked_values(leased) | self._processed
         self._last: tuple[Values, ColumnValues] = ({}, {})
         self._shared: tuple[ColumnValues, RowWrite] | None = None
-
-    @classmethod
-    def of(
-        cls, context: PipelineContext[Any], now: datetime, *, stamp: datetime | None = None
-    ) -> Planner:
-        return cls(
-            now,
-            leased=context.leased,
-            settings=context.settings,
-            intent=context.intent,
-            schedules=context.schedules,
-            stamp=stamp,
-        )
 
     def plan(self, item: PipelineItem[Any], outcome: Outcome) -> RowWrite:
         match outcome:
@@ -181,7 +166,7 @@ class Planner:
         # Outcomes of a batch are mostly alike.
         last, written = self._last
         if not _is_alike(values, last):
-            written = self.values_of(self._leased, resolve_now_placeholders(values, self._now))
+            written = self._values_of(self._leased, resolve_now_placeholders(values, self._now))
             self._last = (values, written)
         if self._schedules is not None:
             column = self._leased.column("due_at")
@@ -254,7 +239,7 @@ class Planner:
 
     def _related(self, item: PipelineItem[Any], named: object, values: Values) -> RelatedWrite:
         leased, key = item.held_rows().find(named)
-        written = self.values_of(leased, resolve_now_placeholders(values, self._now))
+        written = self._values_of(leased, resolve_now_placeholders(values, self._now))
         return RelatedWrite(leased, key, with_onupdate_if(leased, written, unlocked_values(leased)))
 
     def _unless_changed(

@@ -370,9 +370,8 @@ class Writer(Generic[ModelT]):
     def _planner(
         self, connection: AsyncConnection, now: datetime, stamp: datetime | None = None
     ) -> Planner:
-        planner = Planner.of(self.context, now, stamp=stamp)
-        planner.values_of = partial(checked_values, dialect=connection.dialect)
-        return planner
+        values_of = partial(checked_values, dialect=connection.dialect)
+        return Planner(self.context, now, stamp=stamp, values_of=values_of)
 
 
 def _kind_of(error: Exception) -> tuple[object, ...]:

@@ -38,8 +38,8 @@ async def is_shared(bank: Bank, replicas: int) -> bool:
 
 
 async def shared(bank: Bank, replicas: int) -> dict[int, Any]:
-    """Wait until so many replicas hold as many shards each, and each shard has done a step since,
-    so that it has the name of its holder; return the holders.
+    """Return the holders once so many replicas hold as many shards each; a shard that has done a
+    step since has the name of its holder.
     """
     await until(lambda: is_shared(bank, replicas))
     at = max(row.step for row in await bank.shards())
