@@ -134,14 +134,14 @@ class RestOfCall:
 def first_step(call: Call, variables: Context) -> Returned | Raised | RestOfCall:
     """Take the first step of `call` in `variables`; return the rest if it was not the last one."""
     try:
-        steps = RestOfCall(variables.run(call), variables)
+        rest = RestOfCall(variables.run(call), variables)
         try:
-            steps.begin()
+            rest.begin()
         except StopIteration as stop:
             return Returned(copied(stop.value))
     except HOST_ERRORS as error:
         return _raised(error)
-    return steps
+    return rest
 
 
 class Attempt:

@@ -109,26 +109,25 @@ async def surrounded(
             logger.exception(text, fields)
         else:
             entered.append(manager)
-    error: BaseException | None = None
-    try:
-        return await call()
-    except HOST_ERRORS as raised:
-        error = raised
-        raise
-    finally:
+
+    def leave(error: BaseException | None) -> None:
+        kind, traceback = (None, None) if error is None else (type(error), error.__traceback__)
         for manager in reversed(entered):
             try:
-                of_error = (
-                    (None, None, None)
-                    if error is None
-                    else (type(error), error, error.__traceback__)
-                )
-                manager.__exit__(*of_error)
+                manager.__exit__(kind, error, traceback)
             except HOST_ERRORS as raised:
                 # One that is a generator lets the attempt's own error through.
                 if raised is not error:
                     text = "%(pipeline)s: a context manager around an attempt raised on exit"
                     logger.exception(text, fields)
+
+    try:
+        result = await call()
+    except HOST_ERRORS as error:
+        leave(error)
+        raise
+    leave(None)
+    return result
 
 
 Delay: TypeAlias = timedelta | float | Callable[[Any], timedelta | float | None] | None

@@ -183,7 +183,7 @@ class PipelineRun(Generic[ModelT]):
             self._index_timer.cancel()
         unstarted = self.context.queue.close()
         if is_first:
-            self._log_state(f"running: {len(self._running())}, released: {len(unstarted)}")
+            self._log_state(f"running: {self._begun()}, released: {len(unstarted)}")
         if unstarted:
             self.heartbeater.untrack(unstarted)
             self.context.background.begin(
@@ -237,12 +237,12 @@ class PipelineRun(Generic[ModelT]):
             await self.context.background.wait_for_one(left_s)
 
     def statistics(self) -> PipelineStatistics:
-        ahead_s, running = self.context.database_ahead_s, self._running()
+        ahead_s = self.context.database_ahead_s
         self.context.counters.loops_replaced = self._supervisor.restarts + self.pool.restarts
         return PipelineStatistics(
             self.context.name,
             queued=len(self.context.queue),
-            running=len(running),
+            running=self._begun(),
             tracked=len(self.heartbeater),
             counters=asdict(self.context.counters),
             buckets=self.context.histograms.snapshot(),
@@ -250,7 +250,7 @@ class PipelineRun(Generic[ModelT]):
             workers=len(self.workers),
             settling=len(self.settler),
             abandoned=len(self.context.calls.abandoned()),
-            longest_running_s=max((view.since_s for view in running), default=0.0),
+            longest_running_s=max((view.since_s for view in self._running()), default=0.0),
             clock_skew_s=None if ahead_s is None else utc_now().timestamp() - monotonic() - ahead_s,
         )
 
@@ -266,6 +266,9 @@ class PipelineRun(Generic[ModelT]):
             *sorted([*self._running(), *settling], key=lambda view: -view.since_s),
             *(self._view(item, "queued", item.queued_at, place=n) for n, item in enumerate(queued)),
         ][:limit]
+
+    def _begun(self) -> int:
+        return sum(bool(item.begun_at) for item in tuple(self.context.in_progress))
 
     def _running(self) -> list[ItemView]:
         # Copied at once, since another thread may ask.

@@ -176,17 +176,17 @@ class Worker(Generic[ModelT]):
         await self._work(item)
 
     def begin(self, item: PipelineItem[ModelT], place: _Place[ModelT]) -> Awaitable[None] | None:
-        """As `work`, in the task of `place`; return what is left behind the first step, if any."""
+        """As `work`, in the task of `place`; return what is left after the first step, if any."""
         now = monotonic()
         if item.prev_lock_expired or not self._is_ready(item, now):
             return self._work(item, place)
-        return self._begin_attempt(item, self._started(item, now), place)
+        return self._begin_attempt(item, self._start(item, now), place)
 
     async def _work(self, item: PipelineItem[ModelT], place: _Place[ModelT] | None = None) -> None:
         self.context.in_progress.add(item)
         try:
-            if await self._is_prepared(item):
-                rest = self._begin_attempt(item, self._started(item, monotonic()), place)
+            if await self._prepare(item):
+                rest = self._begin_attempt(item, self._start(item, monotonic()), place)
                 if rest is not None:
                     await rest
         except HOST_ERRORS:
@@ -201,7 +201,7 @@ class Worker(Generic[ModelT]):
         result = first_step(call, place.variables())
         if isinstance(result, RestOfCall):
             return self._attempt(item, lambda: result, place)
-        self._ended(item, result)
+        self._end(item, result)
         return None
 
     async def _attempt(
@@ -216,7 +216,7 @@ class Worker(Generic[ModelT]):
             else:
                 result = await attempt.run_here(partial(self._abandon, item, place), item.begun_at)
             if result is not None:  # else it was left behind, and its settlement begun
-                self._ended(item, result)
+                self._end(item, result)
         except HOST_ERRORS:
             # A bug, or a cancellation from outside: the row must not wait for its lease to expire.
             self._finish(item, Ended.INTERRUPTED)
@@ -234,10 +234,8 @@ class Worker(Generic[ModelT]):
             and not self.context.grace_over
         )
 
-    async def _is_prepared(self, item: PipelineItem[ModelT]) -> bool:
-        """Wait for what an attempt needs; False, and its decision is carried out, if none can be
-        made.
-        """
+    async def _prepare(self, item: PipelineItem[ModelT]) -> bool:
+        """Wait for what an attempt needs; settle the item and return False if none can be made."""
         context = self.context
         if item.prev_lock_expired and self._is_to_be_tried(item):
             await context.trial.acquire()
@@ -255,7 +253,7 @@ class Worker(Generic[ModelT]):
             self._finish(item, decision)
         return decision is None
 
-    def _ended(self, item: PipelineItem[ModelT], result: Result) -> None:
+    def _end(self, item: PipelineItem[ModelT], result: Result) -> None:
         item.ended_at = monotonic()
         self.context.histograms.process.add(item.ended_at - item.begun_at)
         self._finish(item, self._decide(item, result))
@@ -274,8 +272,8 @@ class Worker(Generic[ModelT]):
         # One at a time: another row that is tried may end this process, and must not be blamed.
         return deaths_of(item.lock_token).are_trying(self._deaths_max)
 
-    def _started(self, item: PipelineItem[ModelT], now: float) -> Call:
-        """Record the start of an attempt, and return what is to be called."""
+    def _start(self, item: PipelineItem[ModelT], now: float) -> Call:
+        """Record the start of an attempt, and return what it calls."""
         context = self.context
         item.stop = context.stop
         context.counters.started += 1
@@ -433,12 +431,12 @@ class _Place(Generic[ModelT]):
         worker = self.worker
         if type(worker).work is Worker.work:
             return worker.begin(item, self)
-        steps = RestOfCall(worker.work(item), self.variables())
+        rest = RestOfCall(worker.work(item), self.variables())
         try:
-            steps.begin()
+            rest.begin()
         except StopIteration:
             return None
-        return steps
+        return rest
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         if not self._is_left:
