@@ -159,7 +159,7 @@ async def test_a_stale_row_gives_way(database: TemporaryDatabase, state: dict[st
     assert rows[new.id].status == PENDING
     gone = rows[old.id]
     assert (gone.status, gone.superseded_by) == (FAILED, str(new.id))
-    assert gone.error == "stale: nobody came back for it, and it was submitted again"
+    assert gone.error == "stale: no replica was working on it when it was submitted again"
     assert gone.finished_at is not None
 
 

@@ -1,4 +1,4 @@
-"""Releasing rows, and clearing what nobody came back for."""
+"""Releasing rows, and clearing expired leases."""
 
 from __future__ import annotations
 

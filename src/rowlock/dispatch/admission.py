@@ -219,7 +219,7 @@ class Admission(Generic[ModelT]):
 
     async def _fail_stale(self, session: AsyncSession, row: ModelT) -> bool:
         name = self._leased.key_name
-        key, reason = getattr(row, name), "nobody came back for it, and it was submitted again"
+        key, reason = getattr(row, name), "no replica was working on it when it was submitted again"
         still = (self._leased.attribute(name) == key, is_active(self._leased), self._is_stale())
         # The lease, long expired, is left to the sweep; a holder that thaws finds another status
         # than it left.

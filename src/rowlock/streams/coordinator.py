@@ -91,7 +91,7 @@ class Expiry:
         for _ in range(TRANSACTIONS_MAX):
             if not goes_on():
                 return False
-            if not await self._database.write("delete what nobody needs", kind):
+            if not await self._database.write("delete what has expired", kind):
                 return False
         return True
 

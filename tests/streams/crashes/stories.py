@@ -126,7 +126,7 @@ STORIES: Final = {
             "DELETE FROM rowlock_stream_log",
             host.clicks,
             before=plays.clicks_before,
-            when=of("delete what nobody needs"),
+            when=of("delete what has expired"),
             rows=list,
             days=30,
         ),

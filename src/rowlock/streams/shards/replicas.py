@@ -69,7 +69,7 @@ class Replicas:
         seen: dict[str, Any] = {"shards": shards, "seen_at": database_now()}
         if (await connection.execute(update(table).where(own).values(seen))).rowcount:
             return
-        # Nobody else writes this row.
+        # No other replica writes this row, so it is absent.
         key = {"flow_id": program.id, "id": self.id}
         of_process = {"name": self._name, "code_version": program.code_version}
         row = {**key, **of_process, **seen, "started_at": database_now()}
