@@ -300,6 +300,14 @@ async def test_the_time_limit_ends_an_attempt(virtual_database: TemporaryDatabas
     )
 
 
+async def cancel(database: TemporaryDatabase) -> None:
+    """The cancellation of a host's own: it settles each row."""
+    async with database.session_factory.begin() as session:
+        await session.execute(
+            update(Render).values(status=FAILED, error="input: cancelled by its owner")
+        )
+
+
 @virtual_time
 async def test_a_row_that_somebody_else_settled_is_left_alone(
     virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
@@ -312,10 +320,7 @@ async def test_a_row_that_somebody_else_settled_is_left_alone(
     async with PipelineManager(virtual_database.session_factory, [renders]):
         await submit(virtual_database, renders, "a")
         await asyncio.sleep(5)
-        async with virtual_database.session_factory.begin() as session:
-            await session.execute(
-                update(Render).values(status=FAILED, error="input: cancelled by its owner")
-            )
+        await cancel(virtual_database)
         await asyncio.sleep(60)
         row = await one_render(virtual_database)
     assert (row.status, row.error, row.url) == (FAILED, "input: cancelled by its owner", None)
@@ -341,10 +346,7 @@ async def test_a_lost_attempt_does_not_bring_back_what_somebody_settled(
     async with PipelineManager(virtual_database.session_factory, [renders]):
         await submit(virtual_database, renders, "a")
         await asyncio.sleep(5)
-        async with virtual_database.session_factory.begin() as session:
-            await session.execute(
-                update(Render).values(status=FAILED, error="input: cancelled by its owner")
-            )
+        await cancel(virtual_database)
         await asyncio.sleep(60)
         row = await one_render(virtual_database)
     assert (row.status, row.losses, row.lock_token) == (FAILED, 0, None)
@@ -639,10 +641,7 @@ async def test_a_handler_that_says_nothing_is_cancelled_with_its_row(
     async with PipelineManager(virtual_database.session_factory, [renders]):
         await submit(virtual_database, renders, "a")
         await asyncio.sleep(5)
-        async with virtual_database.session_factory.begin() as session:
-            await session.execute(
-                update(Render).values(status=FAILED, error="input: cancelled by its owner")
-            )
+        await cancel(virtual_database)
         await asyncio.sleep(LOOK_EVERY_S + 15)
         assert fleet.running == 0
         row = await one_render(virtual_database)
