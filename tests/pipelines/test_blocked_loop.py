@@ -111,9 +111,7 @@ async def test_a_blocked_loop_costs_no_lease(database: TemporaryDatabase) -> Non
 STATEMENTS: Final[dict[str, Callable[[str], bool]]] = {
     "a claim": is_claim,
     "an outcome": is_outcome,
-    "rows found for outcomes": lambda statement: (
-        statement.startswith("SELECT") and "volumes.lock_token" in statement
-    ),
+    "rows found for outcomes": lambda statement: statement.startswith("SELECT volumes.lock_token"),
     "also": lambda _statement: False,
     "a related lock": lambda statement: (
         statement.startswith(("UPDATE attachments", "WITH"))
@@ -122,6 +120,10 @@ STATEMENTS: Final[dict[str, Callable[[str], bool]]] = {
         and not is_renewal(statement)
     ),
 }
+
+
+# PostgreSQL writes what brings no statements of its own without finding its row first.
+WITH_STATEMENTS: Final = ("also", "rows found for outcomes")
 
 
 class LockingPipeline(VolumePipeline):
@@ -155,7 +157,8 @@ async def test_a_loop_blocked_within_a_transaction_costs_no_lease(  # noqa: C901
             block()
 
     async def also(session: AsyncSession, _now: datetime) -> None:
-        block()
+        if moment == "also":
+            block()
         (await session.get_one(Volume, first.id)).size_gb += 10
         await session.flush()
 
@@ -171,7 +174,7 @@ async def test_a_loop_blocked_within_a_transaction_costs_no_lease(  # noqa: C901
             assert len(await item.lock_related(Attachment, Attachment.volume_id == item.id)) == 1
         if moment == "a claim":
             await until_so(lambda: blocks)
-        return Apply({"status": "active"}, also=also if moment == "also" else None)
+        return Apply({"status": "active"}, also=also if moment in WITH_STATEMENTS else None)
 
     event.listen(database.engine.sync_engine, "after_cursor_execute", on_execute)
     pipelines = [LockingPipeline(answer=answer, **SETTINGS), AttachmentPipeline(**SETTINGS)]
@@ -191,7 +194,7 @@ async def test_a_loop_blocked_within_a_transaction_costs_no_lease(  # noqa: C901
         counters["stale"],
         counters["leases_lost"],
     ) == (2, 0, 0, 0)
-    assert (await read(database, first)).size_gb == (11 if moment == "also" else 1), (
+    assert (await read(database, first)).size_gb == (11 if moment in WITH_STATEMENTS else 1), (
         "once, however often it was tried"
     )
     assert {row.status for row in await read_all(database, Volume)} == {"active"}
