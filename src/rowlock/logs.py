@@ -169,12 +169,7 @@ class ContainedLogger:
         self.exception = partial(self._log, logging.ERROR, exc_info=True)
 
     def _log(
-        self,
-        level: int,
-        text: str,
-        fields: Fields | None = None,
-        *,
-        exc_info: object = None,
+        self, level: int, text: str, fields: Fields | None = None, *, exc_info: object = None
     ) -> None:
         try:
             if not self._logger.isEnabledFor(level):

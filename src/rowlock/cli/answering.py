@@ -253,8 +253,7 @@ def watched(options: argparse.Namespace, ask: Ask, *, every_s: float) -> int:
 
 
 def run_to_end(
-    options: argparse.Namespace,
-    main: Callable[[argparse.Namespace], Coroutine[Any, Any, int]],
+    options: argparse.Namespace, main: Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 ) -> int:
     """Run a command that stays until it is interrupted, and return the exit code."""
     try:

@@ -21,15 +21,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Final
 
-from rowlock.cli.answering import (
-    INTERRUPTED,
-    MISUSED,
-    WELL,
-    argument,
-    opened,
-    run_to_end,
-    takes,
-)
+from rowlock.cli.answering import INTERRUPTED, MISUSED, WELL, argument, opened, run_to_end, takes
 from rowlock.cli.commands import user_at_host
 from rowlock.errors import describe
 

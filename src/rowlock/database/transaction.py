@@ -329,11 +329,7 @@ async def in_transaction(
     own, timeout_s = OpenTransaction(purpose), timeout.total_seconds()
 
     async def once() -> T:
-        async with (
-            session_factory() as session,
-            tracked_open(own, timeout_s),
-            session.begin(),
-        ):
+        async with session_factory() as session, tracked_open(own, timeout_s), session.begin():
             bind = bind_of(session, leased)
             dialect = TRANSACTIONS.on(bind.dialect.name)
             connection = await _connection(session, bind, autocommit=autocommit)

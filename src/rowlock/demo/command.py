@@ -242,10 +242,7 @@ async def _run(options: argparse.Namespace, files: list[str], scratch: Path) -> 
         " replicas that work on the rows",
         flush=True,
     )
-    async with (
-        tables_in(scratch) as engine,
-        replicas_on(folder, scratch=scratch) as replicas,
-    ):
+    async with tables_in(scratch) as engine, replicas_on(folder, scratch=scratch) as replicas:
         await work_off(engine, replicas, files)
         await asyncio.gather(*(replica.end() for replica in replicas if replica.is_alive))
         async with engine.connect() as connection:

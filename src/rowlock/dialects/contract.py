@@ -221,12 +221,7 @@ class TransactionDialect(ABC):
 
     @abstractmethod
     async def end_stalled(
-        self,
-        connection: Connection,
-        driver: Any,
-        separate_pool: Connects,
-        *,
-        older_than_s: float,
+        self, connection: Connection, driver: Any, separate_pool: Connects, *, older_than_s: float
     ) -> bool:
         """End a transaction of another thread's loop that has been open for `older_than_s` at
         least, and return whether it was rolled back. Of `connection` only the engine may be used

@@ -14,15 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    Column,
-    DefaultClause,
-    Index,
-    String,
-    column,
-    table,
-    text,
-)
+from sqlalchemy import Column, DefaultClause, Index, String, column, table, text
 
 from rowlock import due_index
 from rowlock.dispatch.columns import ACTIVE_SQL, DispatchColumns

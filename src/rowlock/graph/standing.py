@@ -25,12 +25,7 @@ from rowlock.graph.event_loop import LoopLanes
 from rowlock.graph.fix_point import flags_of
 from rowlock.graph.flow import Flow, Graph
 from rowlock.graph.host_code import check_plain_function, check_type, not_awaited
-from rowlock.graph.run import (
-    check_keep_going,
-    check_runtime,
-    forget_values,
-    log_later_errors,
-)
+from rowlock.graph.run import check_keep_going, check_runtime, forget_values, log_later_errors
 from rowlock.graph.statistics import GraphStatistics, statistics_of
 from rowlock.graph.stock.batches import BatchProcessor
 from rowlock.graph.stock.parts import GatherProcessor, ScatterProcessor

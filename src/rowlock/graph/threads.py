@@ -49,11 +49,7 @@ class ThreadCall(NamedTuple):
 
 class ThreadLanes:
     def __init__(
-        self,
-        pool: GraphRuntime | None,
-        loop_lanes: LoopLanes,
-        *,
-        threads_max: int | None = None,
+        self, pool: GraphRuntime | None, loop_lanes: LoopLanes, *, threads_max: int | None = None
     ) -> None:
         """`threads_max` bounds the calls of this run in threads; None: as many as the pool has."""
         self._pool = pool or default_runtime()

@@ -31,14 +31,7 @@ from rowlock.insight.shown import (
 )
 from rowlock.insight.status import PipelineStatus, count_text
 from rowlock.insight.verdicts import Refused
-from rowlock.spi import (
-    IndexSeen,
-    claim_query,
-    indexes_of,
-    place_of,
-    planned,
-    serving_index,
-)
+from rowlock.spi import IndexSeen, claim_query, indexes_of, place_of, planned, serving_index
 
 PLAN_SCHEMA: Final = "rowlock.claim_plan/1"
 OWN_PREFIX: Final = "rowlock_"  # prefix of our own tables; those with claims have few rows

@@ -41,12 +41,7 @@ from rowlock.insight.asking import (
     whole_else_apart,
 )
 from rowlock.insight.checkup import beside_tables, not_looked_at, table_checks
-from rowlock.insight.claim_plan import (
-    ClaimPlan,
-    PipelineView,
-    claim_plan,
-    unserved_remark,
-)
+from rowlock.insight.claim_plan import ClaimPlan, PipelineView, claim_plan, unserved_remark
 from rowlock.insight.explanation import (
     Explanation,
     PipelineExplanation,
@@ -66,14 +61,7 @@ from rowlock.insight.listing import (
     state_question,
 )
 from rowlock.insight.observer import Observer
-from rowlock.insight.questions import (
-    RowAsked,
-    RowQuestion,
-    facts_of,
-    large_rows,
-    rules_of,
-    seen_by,
-)
+from rowlock.insight.questions import RowAsked, RowQuestion, facts_of, large_rows, rules_of, seen_by
 from rowlock.insight.rehearsal import IDS_MAX, PipelineRehearsal, Rehearsal
 from rowlock.insight.replicas import LiveReplicas, merged_replicas, read_replicas
 from rowlock.insight.shown import read_key

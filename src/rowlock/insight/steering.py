@@ -29,11 +29,7 @@ from rowlock.insight.shown import iso, shown
 from rowlock.insight.tables import InsightTables
 from rowlock.insight.verdicts import PipelinePause
 from rowlock.logs import get_audit_logger
-from rowlock.spi import (
-    BULK,
-    Gate,
-    database_time_after,
-)
+from rowlock.spi import BULK, Gate, database_time_after
 
 # ---------------------------------------------------------------- refusals
 

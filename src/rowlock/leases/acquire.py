@@ -75,11 +75,7 @@ async def acquire(
     key, lock_owner = leased.attribute(leased.key_name), leased.attribute("lock_owner")
     to_be_had = (
         select(key, case((leased.attribute("lock_token").is_(None), lock_owner)))
-        .where(
-            where,
-            is_lockable(leased, token),
-            key.not_in(held) if held else true(),
-        )
+        .where(where, is_lockable(leased, token), key.not_in(held) if held else true())
         .order_by(key)
         .limit(ACQUIRED_ROWS_MAX + 1)
         .with_for_update(key_share=True, skip_locked=True, of=leased.model)

@@ -176,11 +176,7 @@ class ClaimedRow(NamedTuple):
 
 
 async def count_deaths(
-    connection: AsyncConnection,
-    request: ClaimRequest,
-    rows: list[ClaimedRow],
-    *,
-    own_rows: OwnRows,
+    connection: AsyncConnection, request: ClaimRequest, rows: list[ClaimedRow], *, own_rows: OwnRows
 ) -> list[ClaimedRow]:
     """Return `rows`, in order, with tokens and attempts that count deaths of this owner's holders:
     the first that is to be tried alone counts as held alone, and the others wait for it.

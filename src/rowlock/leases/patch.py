@@ -96,11 +96,7 @@ class Fenced:
 
 
 async def fence(
-    connection: AsyncConnection,
-    leased: LeasedTable,
-    rows: Sequence[Fenced],
-    *,
-    waits: bool = False,
+    connection: AsyncConnection, leased: LeasedTable, rows: Sequence[Fenced], *, waits: bool = False
 ) -> frozenset[Any]:
     """Lock and write those of `rows` that are held under their tokens and unchanged; joins the
     caller's transaction, until whose end they stay so.

@@ -19,15 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Row,
-    Select,
-    Table,
-    literal_column,
-    select,
-)
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, literal_column, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.ext.compiler import compiles
@@ -214,11 +206,7 @@ def heartbeat_problems(leased: LeasedTable, indexes: Iterable[IndexSeen]) -> Ite
 
 
 def unserved(
-    pipeline: str,
-    leased: LeasedTable,
-    indexes: Iterable[IndexSeen],
-    *,
-    taken: Collection[str] = (),
+    pipeline: str, leased: LeasedTable, indexes: Iterable[IndexSeen], *, taken: Collection[str] = ()
 ) -> str:
     """Return that no index serves the claims of a pipeline, and which look as if they would; those
     that are `taken` serve others.

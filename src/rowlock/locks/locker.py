@@ -86,11 +86,7 @@ class InMemoryLocker(ResourceLocker):
 
     @asynccontextmanager
     async def lock_ctx(
-        self,
-        namespace: str,
-        keys: Iterable[Hashable],
-        *,
-        timeout: timedelta | float | None = None,
+        self, namespace: str, keys: Iterable[Hashable], *, timeout: timedelta | float | None = None
     ) -> AsyncIterator[None]:
         ordered, timeout_s = in_order(keys), _seconds(timeout)
         lockset = self._lockset(namespace)

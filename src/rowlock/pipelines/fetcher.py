@@ -53,12 +53,7 @@ from rowlock.pipelines.lock_graph import Hooks
 from rowlock.pipelines.schedules import Periodic, checked_time
 from rowlock.pipelines.settler import release_items
 from rowlock.pipelines.statistics import LOADER
-from rowlock.rows.eligibility import (
-    EligibleParts,
-    LockingPipeline,
-    eligible_parts,
-    oldest_first,
-)
+from rowlock.rows.eligibility import EligibleParts, LockingPipeline, eligible_parts, oldest_first
 from rowlock.rows.expressions import fingerprint_of, is_same, of_no_row
 from rowlock.rows.leased_table import ModelT
 from rowlock.tasks import finish

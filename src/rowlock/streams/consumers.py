@@ -378,12 +378,7 @@ class OutputSource(Source[E]):
         return NextRows([position_of_step(row.step) for row in rows], [row.size for row in rows])
 
     async def read(
-        self,
-        connection: AsyncConnection,
-        ranges: Sequence[BucketRange],
-        *,
-        after: int,
-        upto: int,
+        self, connection: AsyncConnection, ranges: Sequence[BucketRange], *, after: int, upto: int
     ) -> SourceRows:
         """Return the results of these buckets and those without a key, in consumers' order."""
         query = self._within(tuple(sorted(ranges)))

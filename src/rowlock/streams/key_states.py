@@ -18,17 +18,7 @@ from datetime import datetime
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    ColumnElement,
-    Table,
-    and_,
-    bindparam,
-    case,
-    delete,
-    func,
-    or_,
-    select,
-)
+from sqlalchemy import ColumnElement, Table, and_, bindparam, case, delete, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.spi import BULK, BulkDialect, kept_statement

@@ -268,9 +268,7 @@ class Stages:
         exchanges = self.exchanges
         return tuple(
             replace(
-                handler,
-                outputs=outputs,
-                later={each.name: each for each in exchanges[number:]},
+                handler, outputs=outputs, later={each.name: each for each in exchanges[number:]}
             )
             for number, handler in enumerate(handlers)
         )

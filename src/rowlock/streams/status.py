@@ -482,10 +482,7 @@ async def _consumers(
 ) -> list[ConsumerStatus]:
     c, rows = program.tables.cursors.c, program.tables.outputs.c
     unread = select(func.min(rows.step)).where(
-        rows.flow_id == c.flow_id,
-        rows.output == c.output,
-        rows.step > c.step,
-        rows.step < frontier,
+        rows.flow_id == c.flow_id, rows.output == c.output, rows.step > c.step, rows.step < frontier
     )
     found = (
         select(c.output, c.consumer, c.step, c.at, unread.scalar_subquery().label("unread"))

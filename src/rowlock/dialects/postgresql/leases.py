@@ -77,16 +77,9 @@ from rowlock.leases.keys import (
 )
 from rowlock.leases.table_looks import IndexSeen, Query, plan_of
 from rowlock.rows.assignments import ColumnValues, Slot, without_onupdate
-from rowlock.rows.database_time import (
-    UtcDateTime,
-    database_now,
-    database_time_after,
-)
+from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after
 from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_lease
-from rowlock.rows.expressions import (
-    if_readable,
-    unreadable_column,
-)
+from rowlock.rows.expressions import if_readable, unreadable_column
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.lock_tokens import (

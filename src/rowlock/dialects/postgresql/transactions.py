@@ -29,12 +29,7 @@ class PostgresqlTransactions(TransactionDialect):
         )
 
     async def end_stalled(
-        self,
-        connection: Connection,
-        driver: Any,
-        separate_pool: Connects,
-        *,
-        older_than_s: float,
+        self, connection: Connection, driver: Any, separate_pool: Connects, *, older_than_s: float
     ) -> bool:
         """Have the server end it. That may not be reached, or still run a statement; then a later
         attempt may succeed.

@@ -333,10 +333,7 @@ class SqliteLeases(LeaseDialect):
             given = self.held_parameters(leased, leases, (), columns=())
             assert given is not None
             return given
-        return {
-            "rowlock_held_key": [key for key, _ in leases],
-            "rowlock_held_lease": list(leases),
-        }
+        return {"rowlock_held_key": [key for key, _ in leases], "rowlock_held_lease": list(leases)}
 
     def held_parameters(
         self,

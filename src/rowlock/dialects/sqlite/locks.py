@@ -228,11 +228,7 @@ class SqliteLocks(LockDialect):
 
 
 async def hold_and_write_alone(
-    session: AsyncSession,
-    namespace: str,
-    keys: Sequence[Hashable],
-    *,
-    timeout_s: float | None,
+    session: AsyncSession, namespace: str, keys: Sequence[Hashable], *, timeout_s: float | None
 ) -> bool:
     """Hold keys in this process, then begin to write: both in time, or neither."""
     connection = await untouched_connection(session)

@@ -350,12 +350,7 @@ class SqliteTransactions(TransactionDialect):
         )
 
     async def end_stalled(
-        self,
-        connection: Connection,
-        driver: Any,
-        separate_pool: Connects,
-        *,
-        older_than_s: float,
+        self, connection: Connection, driver: Any, separate_pool: Connects, *, older_than_s: float
     ) -> bool:
         """In the thread of the connection, which serves any loop."""
         return await _roll_back(driver)

@@ -14,14 +14,7 @@ from typing import Any
 
 from rowlock.graph.host_code import not_awaited, to_await
 from rowlock.graph.processor import EMPTY, NodeStatus, Place, Port, Processor
-from rowlock.graph.stock.carriers import (
-    BARE,
-    GONE,
-    Call,
-    Carrier,
-    HungryOutputs,
-    discard,
-)
+from rowlock.graph.stock.carriers import BARE, GONE, Call, Carrier, HungryOutputs, discard
 from rowlock.graph.topology import add_place
 
 

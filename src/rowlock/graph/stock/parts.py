@@ -21,14 +21,7 @@ from typing import Any
 
 from rowlock.graph.host_code import not_awaited
 from rowlock.graph.processor import EMPTY, NodeStatus, Place, Port, Processor
-from rowlock.graph.stock.carriers import (
-    GONE,
-    Call,
-    CallOwner,
-    Carrier,
-    ask_again,
-    discard,
-)
+from rowlock.graph.stock.carriers import GONE, Call, CallOwner, Carrier, ask_again, discard
 from rowlock.graph.stock.sources import Reader
 from rowlock.graph.topology import add_place
 

@@ -155,11 +155,7 @@ class StepContext:
         self._effects: Effects | None = Effects([], {}, {}, before=before)
 
     def emit(
-        self,
-        output: ResultTarget[T],
-        value: T | Mapping[str, Any],
-        *,
-        key: Key | None = None,
+        self, output: ResultTarget[T], value: T | Mapping[str, Any], *, key: Key | None = None
     ) -> None:
         """Hand out a result. It is written with the step, or not at all.
 

@@ -106,12 +106,7 @@ WRITTEN_BYTES_MAX: Final = 4_194_304
 
 
 async def write_rows(
-    connection: AsyncConnection,
-    statement: Any,
-    *,
-    names: Sequence[str],
-    rows: Rows,
-    text: str,
+    connection: AsyncConnection, statement: Any, *, names: Sequence[str], rows: Rows, text: str
 ) -> None:
     """Execute an INSERT of `BulkDialect.insert` for rows, slice by slice."""
     # `text` is the name of the column that may be long.

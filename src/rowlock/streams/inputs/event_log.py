@@ -209,12 +209,7 @@ class EventLog(RowSource[E]):
         await connection.execute(own.values(last=c.last))
 
     async def read(
-        self,
-        connection: AsyncConnection,
-        ranges: Sequence[BucketRange],
-        *,
-        after: int,
-        upto: int,
+        self, connection: AsyncConnection, ranges: Sequence[BucketRange], *, after: int, upto: int
     ) -> SourceRows:
         """Return the events of these buckets by position; joins the caller's transaction.
 

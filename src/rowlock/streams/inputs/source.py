@@ -138,12 +138,7 @@ class Source(ABC, Generic[E_co]):
 
     @abstractmethod
     async def read(
-        self,
-        connection: AsyncConnection,
-        ranges: Sequence[BucketRange],
-        *,
-        after: int,
-        upto: int,
+        self, connection: AsyncConnection, ranges: Sequence[BucketRange], *, after: int, upto: int
     ) -> SourceRows:
         """Return the rows of these buckets, and those without a bucket, by position; joins the
         caller's transaction.
@@ -240,12 +235,7 @@ class RowSource(Source[E]):
         return NextRows(*in_order(await query.columns(connection, given)))
 
     async def read(
-        self,
-        connection: AsyncConnection,
-        ranges: Sequence[BucketRange],
-        *,
-        after: int,
-        upto: int,
+        self, connection: AsyncConnection, ranges: Sequence[BucketRange], *, after: int, upto: int
     ) -> SourceRows:
         """Return the rows of these buckets, and those without a bucket, by position."""
         # A row whose key is none, or whose bucket is that of another key, has a key that names the

@@ -194,11 +194,7 @@ async def parts_of(connection: AsyncConnection, flow: FlowSources, step: int) ->
 
 
 async def verify(
-    session_factory: async_sessionmaker[AsyncSession],
-    flow: FlowSources,
-    *,
-    first: int,
-    last: int,
+    session_factory: async_sessionmaker[AsyncSession], flow: FlowSources, *, first: int, last: int
 ) -> Verification:
     """Compare the inputs of steps with what was recorded, each step in its own transaction."""
     check_whole_number(first, "the first step of a verification")

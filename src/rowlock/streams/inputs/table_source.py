@@ -36,12 +36,7 @@ _KEY = "rowlock_stream_key"
 
 
 def _position() -> Any:
-    made = mapped_column(
-        POSITION,
-        Identity(always=True),
-        primary_key=True,
-        sort_order=-1,
-    )
+    made = mapped_column(POSITION, Identity(always=True), primary_key=True, sort_order=-1)
     event.listen(
         made.column,
         "after_parent_attach",

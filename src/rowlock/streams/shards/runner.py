@@ -67,12 +67,7 @@ class Left(Enum):
 
 class FlowRounds:
     def __init__(
-        self,
-        program: FlowProgram,
-        context: PipelineContext[Any],
-        replicas: Replicas,
-        *,
-        wake: Wake,
+        self, program: FlowProgram, context: PipelineContext[Any], replicas: Replicas, *, wake: Wake
     ) -> None:
         self.shards: dict[Any, OwnShard] = {}
         self._wake = wake

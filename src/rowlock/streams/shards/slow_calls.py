@@ -60,11 +60,7 @@ class SlowCall(NamedTuple):
 
 class SlowCalls:
     def __init__(
-        self,
-        program: FlowProgram,
-        context: PipelineContext[Any],
-        *,
-        replica: UUID,
+        self, program: FlowProgram, context: PipelineContext[Any], *, replica: UUID
     ) -> None:
         self._program = program
         self._background = context.background

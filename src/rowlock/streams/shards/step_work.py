@@ -131,12 +131,7 @@ def add_results(did: ShardDid, computed: Computed, step: int) -> None:
 
 class StepWork:
     def __init__(
-        self,
-        program: FlowProgram,
-        context: PipelineContext[Any],
-        *,
-        calls: SlowCalls,
-        wake: Wake,
+        self, program: FlowProgram, context: PipelineContext[Any], *, calls: SlowCalls, wake: Wake
     ) -> None:
         self.under_way: list[StepsOf] = []  # steps that were begun and are not through
         self._program = program
