@@ -226,11 +226,7 @@ async def test_nothing_is_taken_while_the_replica_drains(database: TemporaryData
     ],
 )
 async def test_bad_submissions_are_refused_whole(
-    database: TemporaryDatabase,
-    key: Any,
-    values: dict[str, Any],
-    error: type[Exception],
-    says: str,
+    database: TemporaryDatabase, key: Any, values: dict[str, Any], error: type[Exception], says: str
 ) -> None:
     """A slip of the host would be found as a row that is never done."""
     async with database.session_factory() as session:

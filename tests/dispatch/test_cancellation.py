@@ -105,10 +105,7 @@ async def test_what_runs_is_closed_and_nothing_more_is_written(
     """
     fleet, gates = Fleet(1), Gates()
     renders = DispatchPipeline(Render, handler=gates, engine=fleet, **QUICK)
-    async with (
-        PipelineManager(database.session_factory, [renders]),
-        asyncio.timeout(HANG_S_MAX),
-    ):
+    async with PipelineManager(database.session_factory, [renders]), asyncio.timeout(HANG_S_MAX):
         await submit(database, renders, scene)
         await gates.begun.wait()
         row = await cancel(database, renders, scene)
@@ -148,10 +145,7 @@ async def test_the_key_is_free_at_once(database: TemporaryDatabase) -> None:
     """Who cancels to begin anew would get the row that was cancelled."""
     fleet, gates = Fleet(2), Gates()
     renders = DispatchPipeline(Render, handler=gates, engine=fleet, **QUICK)
-    async with (
-        PipelineManager(database.session_factory, [renders]),
-        asyncio.timeout(HANG_S_MAX),
-    ):
+    async with PipelineManager(database.session_factory, [renders]), asyncio.timeout(HANG_S_MAX):
         [(first, _)] = await submit(database, renders, "a")
         await gates.begun.wait()
         async with database.session_factory.begin() as session:

@@ -13,16 +13,7 @@ from rowlock.dispatch import FAILED, AttemptEvent, Completed, Failed, Progress, 
 from rowlock.dispatch.columns import error_of, failure_of, progress_of, without_paths
 from rowlock.testing import TemporaryDatabase
 
-from .renders import (
-    Fleet,
-    Render,
-    Scenes,
-    all_renders,
-    one_render,
-    pipeline_of,
-    settled,
-    submit,
-)
+from .renders import Fleet, Render, Scenes, all_renders, one_render, pipeline_of, settled, submit
 
 
 @pytest.mark.parametrize(

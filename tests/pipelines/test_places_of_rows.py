@@ -12,10 +12,7 @@ from ..host import Attachment, RecordingPipeline, Run, RunPipeline, Volume
 from .blocking import until_so
 from .scenes import add, read_all
 
-VIEWS = [
-    "ALTER TABLE runs RENAME TO hidden_runs",
-    "CREATE VIEW runs AS SELECT * FROM hidden_runs",
-]
+VIEWS = ["ALTER TABLE runs RENAME TO hidden_runs", "CREATE VIEW runs AS SELECT * FROM hidden_runs"]
 PARTITIONS = [
     "ALTER TABLE runs RENAME TO old_runs",
     "CREATE TABLE runs (LIKE old_runs INCLUDING DEFAULTS) PARTITION BY HASH (id)",
@@ -53,9 +50,7 @@ class AttachedPipeline(RecordingPipeline):
         return and_(Attachment.volume_id == Volume.id, Volume.status == "submitted")
 
 
-async def test_what_is_ready_may_name_another_table(
-    postgresql_database: TemporaryDatabase,
-) -> None:
+async def test_what_is_ready_may_name_another_table(postgresql_database: TemporaryDatabase) -> None:
     """Rows of both tables have a place: no claim would know which one is meant."""
     [volume] = await add(postgresql_database, Volume())
     await add(postgresql_database, Attachment(volume_id=volume.id))

@@ -8,16 +8,7 @@ from typing import Any
 
 import pytest
 
-from rowlock import (
-    Apply,
-    Outcome,
-    Park,
-    PipelineItem,
-    RelatedLockUnavailable,
-    Reset,
-    Retry,
-    events,
-)
+from rowlock import Apply, Outcome, Park, PipelineItem, RelatedLockUnavailable, Reset, Retry, events
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import RecordingPipeline, Run, RunPipeline, Volume, VolumePipeline, heard_events
