@@ -73,7 +73,6 @@ def _environment(folder: Path) -> dict[str, str]:
         if not name.startswith(("PYTEST_", "COVERAGE_"))
     }
     return inherited | {
-        "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONIOENCODING": "utf-8",
         "TMPDIR": str(folder),
     }
