@@ -15,15 +15,16 @@ from sqlalchemy.ext.asyncio import async_sessionmaker
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Attachment, Base, Volume
+from ..lengths import at_length
 from .acts import ACTS
 from .cancelling import Canceller, background_ends, cancelled_at, complaints, nothing_is_left
 
 SUSPENSIONS_MAX = 500
 ROWS = 2
 STORM = 10
-STORM_STEP = 3
-"""A storm goes on for ten suspensions, so that one from every third suspension on meets all of
-them.
+TWICE_STEP, STORM_STEP = at_length((2, 9), (1, 3))
+"""A storm goes on for ten suspensions, and a second cancellation is at the next one, so that these
+steps meet all of them.
 """
 
 
@@ -84,7 +85,7 @@ async def test_cancelled_once(database: TemporaryDatabase, name: str) -> None:
 @pytest.mark.parametrize("name", ACTS)
 async def test_cancelled_twice_in_a_row(database: TemporaryDatabase, name: str) -> None:
     """The second cancellation would interrupt what tidies up after the first."""
-    await sweep(database, name, times=2)
+    await sweep(database, name, times=2, step=TWICE_STEP)
 
 
 @pytest.mark.usefixtures("without_garbage_collector")
