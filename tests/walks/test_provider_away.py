@@ -44,7 +44,7 @@ async def test_an_outage_of_a_day_parks_nothing(virtual_database: TemporaryDatab
 
     await add_runs(virtual_database, ROWS)
     # Beats and polls of a day would take a minute, and are not what this is about.
-    rare = {"lock_timeout": 1200, "heartbeat_trigger": 600, "fetch_delays": (30,)}
+    rare = {"lock_timeout": 1200, "heartbeat_trigger": 600, "fetch_delays": (120,)}
     pipeline = RunPipeline(answer=provide, **rare)
     backoff_s = pipeline.settings.retry_delay_max.total_seconds() * (1 + JITTER)
     last_fetch_s = pipeline.settings.fetch_delays_s[-1] * (1 + JITTER)

@@ -10,6 +10,8 @@ import pytest
 
 from rowlock.graph import Flow, Graph, GraphRuntime, run_graph
 
+from ...lengths import at_length
+
 
 def itself(value: int) -> int:
     return value
@@ -68,7 +70,7 @@ class Waits:
         return value
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(at_length(8, 16)))
 async def test_calls_that_wait_for_calls(seed: int) -> None:
     """A run would hang: its next call waits for a thread, and all threads wait or sleep."""
     waits = Waits(seed)
