@@ -19,6 +19,8 @@ from rowlock.testing import TemporaryDatabase
 from .payments import Paid, new_base, pay
 
 SEED = 3
+BASE, PAYMENT = new_base()
+"""One for all: its statements are compiled once."""
 
 
 @dataclass
@@ -94,12 +96,11 @@ class Bank:
 
 async def open_bank(database: TemporaryDatabase, **settings: Any) -> Bank:
     """Create the tables, and declare a flow that adds up payments and emits each new balance."""
-    base, payment = new_base()
-    streams = Streams(base)
-    await database.create_tables(base.metadata)
+    streams = Streams(BASE)
+    await database.create_tables(BASE.metadata)
     options: dict[str, Any] = {"shards": 4, "step_rows_max": 50, "poll_interval": 0.05, **settings}
-    flow = streams.flow("balances", payment, **options)
-    return Bank(database, payment, streams, flow, Counter())
+    flow = streams.flow("balances", PAYMENT, **options)
+    return Bank(database, PAYMENT, streams, flow, Counter())
 
 
 def add_up(bank: Bank) -> None:
