@@ -161,11 +161,12 @@ class Click:
     page: str
 
 
+class Base(DeclarativeBase):
+    pass
+
+
 async def clicked(database: TemporaryDatabase) -> tuple[Bank, EventLog[Click]]:
     """Return a flow over a log whose events are all done, and old."""
-
-    class Base(DeclarativeBase):
-        pass
 
     streams = Streams(Base)
     log = streams.log("clicks", Click, key=lambda click: click.page)

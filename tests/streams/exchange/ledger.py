@@ -183,22 +183,25 @@ class Ledger:
                 await manager.__aexit__(None, None, None)
 
 
+class Base(DeclarativeBase):
+    pass
+
+
+class Transfer(EventColumns, Base):
+    __tablename__ = "transfers"
+    __stream_key__ = "payer"
+    payer: Mapped[str] = mapped_column(String(50))
+    payee: Mapped[str] = mapped_column(String(50))
+    cents: Mapped[int]
+
+
+class Note(Base):
+    __tablename__ = "notes"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    account: Mapped[str] = mapped_column(String(50))
+
+
 async def open_ledger(database: TemporaryDatabase, **settings: Any) -> Ledger:
-    class Base(DeclarativeBase):
-        pass
-
-    class Transfer(EventColumns, Base):
-        __tablename__ = "transfers"
-        __stream_key__ = "payer"
-        payer: Mapped[str] = mapped_column(String(50))
-        payee: Mapped[str] = mapped_column(String(50))
-        cents: Mapped[int]
-
-    class Note(Base):
-        __tablename__ = "notes"
-        id: Mapped[int] = mapped_column(primary_key=True)
-        account: Mapped[str] = mapped_column(String(50))
-
     streams = Streams(Base)
     await database.create_tables(Base.metadata)
     options: dict[str, Any] = {

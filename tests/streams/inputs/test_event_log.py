@@ -82,11 +82,12 @@ def events(*units: int) -> list[Usage]:
     return [Usage(f"a{each % 10}", each) for each in units]
 
 
+class Base(DeclarativeBase):
+    pass
+
+
 @pytest.fixture
 async def host(database: TemporaryDatabase) -> Host:
-    class Base(DeclarativeBase):
-        pass
-
     streams = Streams(Base)
     key = attrgetter("account")
     await database.create_tables(Base.metadata)
@@ -345,10 +346,6 @@ async def test_a_crash_between_commit_and_answer(host: Host) -> None:
 )
 def test_bad_logs(make: Callable[[Streams], Any], why: str) -> None:
     """A log would be declared that cannot be read later."""
-
-    class Base(DeclarativeBase):
-        pass
-
     streams = Streams(Base)
     streams.log("usage", Usage, key=attrgetter("account"))
     with pytest.raises(ConfigurationError, match=why):

@@ -32,11 +32,12 @@ KEYS = [f"key {number}" for number in range(12)]
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
+class Base(DeclarativeBase):
+    pass
+
+
 async def new_table(database: TemporaryDatabase) -> Table:
     """Create the tables of the wing, and return that of the states."""
-
-    class Base(DeclarativeBase):
-        pass
 
     tables = StreamTables.of(Base)
     await database.create_tables(Base.metadata)
