@@ -89,6 +89,9 @@ async def test_it_is_counted_what_is_inserted(connection: AsyncConnection) -> No
     for rows, count in (([FULL, EMPTY], 2), ([FULL], 0), ([FULL, ODD, EMPTY], 1)):
         done = await connection.execute(statement, bulk.insert_parameters(NAMES, rows))
         assert done.rowcount == count
+    one = bulk.insert_unless_there(kinds, [kinds.c.key])
+    for count in (1, 0):
+        assert (await connection.execute(one.values(key="d"))).rowcount == count
 
 
 async def test_psycopg_counts_what_is_inserted(postgresql_database: TemporaryDatabase) -> None:

@@ -21,13 +21,7 @@ from rowlock.dialects.contract import LEASES, TRANSACTIONS, LeaseDialect
 from rowlock.dialects.postgresql.leases import PostgresqlLeases
 from rowlock.dialects.sqlite.leases import SqliteLeases
 from rowlock.errors import UnsupportedDialectError
-from rowlock.leases.apply import (
-    RowWrite,
-    Written,
-    apply_locked,
-    lock_for_apply,
-    processed_at,
-)
+from rowlock.leases.apply import RowWrite, Written, apply_locked, lock_for_apply, processed_at
 from rowlock.leases.claim import claim, load_rows
 from rowlock.leases.claim_request import ClaimRequest
 from rowlock.leases.release import release, sweep

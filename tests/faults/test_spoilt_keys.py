@@ -11,7 +11,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from rowlock import Apply, LockColumns, Pipeline, PipelineItem, ScheduleColumns, events
-from rowlock.leases import keys as spoilt_keys
+from rowlock.leases import claim_request
 from rowlock.testing import Steps, TemporaryDatabase, stepping
 
 from ..host import Attachment, Base, RecordingPipeline, Volume, VolumePipeline, heard_events
@@ -142,7 +142,7 @@ async def test_how_many_are_remembered_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A table full of such rows would be all of a claim's statement, and all of the log."""
-    monkeypatch.setattr(spoilt_keys, "SPOILT_KEYS_MAX", 3)
+    monkeypatch.setattr(claim_request, "SPOILT_KEYS_MAX", 3)
     await add(sqlite_database, Volume())
     await spoil(sqlite_database, *(f" no uuid {number}" for number in range(5)))
     async with stepping(sqlite_database.session_factory, VolumePipeline()) as steps:
@@ -286,7 +286,7 @@ async def test_only_such_rows_at_the_head_starve_no_row(
     async with stepping(database.session_factory, pipeline) as steps:
         assert [item.id for item in await steps.fetch_once(1)] == ["4"]
         await steps.work_all()
-    monkeypatch.setattr(spoilt_keys, "SPOILT_KEYS_MAX", 1)
+    monkeypatch.setattr(claim_request, "SPOILT_KEYS_MAX", 1)
     await add_tickets(database, "5")
     async with stepping(database.session_factory, TicketPipeline(lock_timeout=3600)) as steps:
         assert [[item.id for item in await steps.fetch_once(limit)] for limit in (1, 1, 3)] == [

@@ -9,13 +9,7 @@ import pytest
 from sqlalchemy import delete, text
 
 from rowlock.errors import OutcomeError
-from rowlock.leases.apply import (
-    RowWrite,
-    Written,
-    apply_locked,
-    lock_for_apply,
-    processed_at,
-)
+from rowlock.leases.apply import RowWrite, Written, apply_locked, lock_for_apply, processed_at
 from rowlock.rows.database_time import STAMP_SPREAD, STAMP_STEP
 from rowlock.rows.lease_values import due_values, processed_values, unlocked_values
 from rowlock.testing import TemporaryDatabase

@@ -6,16 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    ColumnElement,
-    and_,
-    bindparam,
-    exists,
-    literal,
-    select,
-    text,
-    union_all,
-)
+from sqlalchemy import ColumnElement, and_, bindparam, exists, literal, select, text, union_all
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import aliased
 

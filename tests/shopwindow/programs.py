@@ -72,7 +72,4 @@ def _environment(folder: Path) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(("PYTEST_", "COVERAGE_"))
     }
-    return inherited | {
-        "PYTHONIOENCODING": "utf-8",
-        "TMPDIR": str(folder),
-    }
+    return inherited | {"PYTHONIOENCODING": "utf-8", "TMPDIR": str(folder)}

@@ -19,10 +19,10 @@ LINES = {
     "demo": 656,
     "dialects": 3380,
     "dispatch": 3676,
-    "graph": 6741,
+    "graph": 6735,
     "ground": 2841,
     "insight": 8971,
-    "leases": 2936,
+    "leases": 2928,
     "locks": 739,
     "migrations": 726,
     "pipelines": 7127,
@@ -34,7 +34,7 @@ LINES = {
     "tests": 124577,
 }
 """Most lines of each part of the package, and of `tests`."""
-FILES_MAX = 243
+FILES_MAX = 242
 """Most modules of the package."""
 BASE_EXCEPTIONS_MAX, BLIND_MAX = 35, 69
 ROOM = 300

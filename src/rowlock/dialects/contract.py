@@ -264,8 +264,9 @@ class BulkDialect(ABC):
     @abstractmethod
     def insert_unless_there(self, into: Any, columns: Sequence[Any], where: Any = None) -> Any:
         """Return an INSERT of one row into a table or model, which may be executed for many, and
-        leaves a row as it is that has the same values in `columns`: those of a unique index, which
-        may have the rows of `where` only, or of a constraint that is checked at once.
+        leaves a row as it is that has the same values in `columns`: those of a unique index (which
+        may have the rows of `where` only), or of a constraint that is checked at once. Counts as
+        `insert` does.
         """
 
     @abstractmethod

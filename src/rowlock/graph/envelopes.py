@@ -150,7 +150,7 @@ class Caller:
             self._waiter.set_result(None)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Envelope:
     caller: Caller
     value: Any

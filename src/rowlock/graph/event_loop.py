@@ -27,7 +27,7 @@ from rowlock.errors import GraphInterrupted
 from rowlock.graph.fix_point import Hand
 from rowlock.graph.host_code import KeepGoing, add_check, goes_on
 from rowlock.graph.processor import NodeStatus
-from rowlock.graph.scheduler import RUNNING, Scheduler, is_withdrawn
+from rowlock.graph.scheduler import RUNNING, Scheduler, take_ticket
 from rowlock.graph.topology import Node, Topology, add_place
 from rowlock.tasks import as_ordinary
 
@@ -84,9 +84,7 @@ class LoopLanes:
     def call(self, node: Node) -> bool:
         """Make a call that is no coroutine; return False if it was withdrawn."""
         node.started_at = self._stopwatch()
-        try:
-            node.ticket.pop()
-        except IndexError:
+        if not take_ticket(node):
             return False
         if (self._keep_going is None and self.scheduler.phase is RUNNING) or self._is_wanted(node):
             processor = node.processor
@@ -280,7 +278,7 @@ class LoopLanes:
 
     def _takes_ticket(self, node: Node) -> bool:
         node.started_at = self._stopwatch()
-        return is_withdrawn(node)
+        return take_ticket(node)
 
     async def _begins(self, node: Node) -> bool:
         """Begin a further call in this task; False if there is none for it."""
@@ -351,7 +349,7 @@ class LoopLanes:
         if self._tasks.get(node) is task:
             del self._tasks[node]
         # Cancelled by another before its first step, the call was never begun.
-        if task.cancelled() and is_withdrawn(node):
+        if task.cancelled() and take_ticket(node):
             self._failed(node, asyncio.CancelledError())
             node.started_at = node.ended_at = self._stopwatch()
             self.scheduler.call_ended(node)

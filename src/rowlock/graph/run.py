@@ -143,7 +143,8 @@ async def run_graph(
         HostCodeError: a call raised what no caller can be given, such as ``SystemExit``.
         Exception: whatever a call raised first.
     """
-    _check_graph(graph)
+    if not isinstance(graph, Topology):
+        raise GraphError(f"run_graph() wants a graph, as sink() returns it, not {shown(graph)}")
     graph.begin_run()
     settings: RunSettings | None = None
     mistake: GraphError | None = None
@@ -324,12 +325,6 @@ class GraphRun:
                     logger.warning("A hook of the end of a graph failed", exc_info=raised)
                 failure = failure or as_ordinary(raised)
         return failure
-
-
-def _check_graph(graph: object) -> None:
-    if not isinstance(graph, Topology):
-        msg = f"run_graph() wants a graph, as sink() returns it, not {shown(graph)}"
-        raise GraphError(msg)
 
 
 async def _call_hook(hook: Callable[..., object], *args: object) -> None:

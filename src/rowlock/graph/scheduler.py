@@ -335,7 +335,7 @@ class Scheduler:
         for node in list(self._timers):
             self._cancel_timer(node)
         for node in self._graph.nodes:
-            if node.ticket and is_withdrawn(node):
+            if node.ticket and take_ticket(node):
                 self.in_flight -= 1
                 node.is_busy = False
         self._afterwards.append(self._outside.cancel_calls)
@@ -371,7 +371,7 @@ class Scheduler:
             self._afterwards.append(partial(self._outside.cancel_timer, node))
 
 
-def is_withdrawn(node: Node) -> bool:
+def take_ticket(node: Node) -> bool:
     """Take the ticket of a call that was handed out, and return whether it was still there."""
     # One side succeeds: the lane that begins the call, or the stop that withdraws it.
     try:

@@ -23,7 +23,7 @@ from rowlock.database.transaction import bind_of
 from rowlock.dialects.contract import LEASES
 from rowlock.errors import PipelineError, RelatedLockUnavailable
 from rowlock.execution import execute
-from rowlock.leases.keys import check_keys
+from rowlock.leases.claim_request import check_keys
 from rowlock.rows.assignments import without_onupdate
 from rowlock.rows.database_time import database_instant
 from rowlock.rows.eligibility import is_lockable

@@ -42,9 +42,14 @@ from rowlock.database.transaction import bind_of, in_transaction
 from rowlock.dialects.contract import LEASES
 from rowlock.execution import execute
 from rowlock.leases.acquire import needed_options
-from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Position, lockset_guard
+from rowlock.leases.claim_request import (
+    ClaimedRow,
+    ClaimRequest,
+    Position,
+    check_keys,
+    lockset_guard,
+)
 from rowlock.leases.item import PipelineItem, leases_of
-from rowlock.leases.keys import check_keys
 from rowlock.leases.release import release_dead
 from rowlock.rows.leased_table import LeasedTable, ModelT
 from rowlock.rows.lock_tokens import fresh_token

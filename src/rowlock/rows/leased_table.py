@@ -307,7 +307,7 @@ class LeasedTable:
         columns_by_keys: what update maps with these keys write; written by ``rows/updates.py``,
             bounded by `KEYS_MAX`.
         spoilt_keys: values of keys that do not find their rows; written, and bounded, by
-            ``leases/keys.py``.
+            ``leases/claim_request.py``.
         has_places: whether a statement may find a row again by its place in the table, as in no
             view; written by ``leases/table_looks.py``.
     """

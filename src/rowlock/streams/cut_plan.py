@@ -153,8 +153,9 @@ def plan_cut(
     now = clock if flow.now is None else max(clock, flow.now)
     upto, rows, size = _reach(sources, bounds)
     is_snapshot = _may_snapshot(flow)
-    is_checkpoint = is_snapshot or _is_checkpoint(flow, checkpoint, now)
-    is_wanted = is_snapshot or flow.checkpoint_requested or _is_overdue(flow, checkpoint, now)
+    at = overdue_at(flow, checkpoint)
+    is_wanted = is_snapshot or flow.checkpoint_requested or (at is not None and at <= now)
+    is_checkpoint = is_wanted or _are_enough(flow, checkpoint)
     if not (rows or is_wanted or any(_has_timer_due(shard, flow, now) for shard in shards)):
         return NoCut.NOTHING_NEW
     return Cut(flow.next_step, upto, now, is_checkpoint, is_snapshot, rows=rows, bytes=size)
@@ -223,24 +224,19 @@ def row_shares(available: Sequence[int], most: int) -> list[int]:
     return shares
 
 
-def _is_checkpoint(flow: FlowCuts, checkpoint: Checkpoint, now: datetime) -> bool:
+def _are_enough(flow: FlowCuts, checkpoint: Checkpoint) -> bool:
+    """Whether the next step is a checkpoint by its number."""
     before = -1 if flow.checkpoint_step is None else flow.checkpoint_step
-    are_enough_steps = flow.next_step - before >= checkpoint.steps
-    return flow.checkpoint_requested or are_enough_steps or _is_overdue(flow, checkpoint, now)
-
-
-def _is_overdue(flow: FlowCuts, checkpoint: Checkpoint, now: datetime) -> bool:
-    at = overdue_at(flow, checkpoint)
-    return at is not None and at <= now
+    return flow.next_step - before >= checkpoint.steps
 
 
 def overdue_at(flow: FlowCuts, checkpoint: Checkpoint) -> datetime | None:
     """Return when a checkpoint is to be made though nothing comes; None if never."""
     before = -1 if flow.checkpoint_step is None else flow.checkpoint_step
-    # Where each step is one, none is asked for.
+    # Each step is a checkpoint, so none is overdue.
     if checkpoint.steps == 1 or checkpoint.seconds is None or flow.next_step - before <= 1:
         return None
-    # The step before the first one is as good as a checkpoint, of which no time is known.
+    # Before the first checkpoint no time is known: it is due at once.
     since = datetime.min.replace(tzinfo=UTC) if flow.checkpoint_at is None else flow.checkpoint_at
     return since + timedelta(seconds=checkpoint.seconds)
 

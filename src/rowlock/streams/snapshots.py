@@ -70,8 +70,8 @@ class SnapshotKeeping:
             async with asyncio.timeout(limit_s):
                 return await self._wait(asked_at)
         except TimeoutError:
-            reason = await ask_why(self.database, self._reason)
             await self._withdraw(asked_at)
+            reason = await ask_why(self.database, self._reason)
             raise NotProcessedYet(
                 flow=self._program.name, what="the step of a snapshot", reason=reason
             ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -234,6 +235,18 @@ def test_an_error_in_the_list_is_of_one_value() -> None:
     assert carrier.failed == [(1, "bad")] * 2
     for lane in lanes_of(lambda values: [values[0], ValueError("bad"), values[2]]):
         with pytest.raises(ValueError, match="bad"):
+            called(lane, range(3))
+
+
+@dataclass(frozen=True)
+class Refused(Exception):
+    value: int
+
+
+def test_an_error_that_is_frozen_is_raised_as_it_is() -> None:
+    """A host would catch its error in vain, since nothing could be noted on it."""
+    for lane in lanes_of(lambda values: [*map(Refused, values)]):
+        with pytest.raises(Refused):
             called(lane, range(3))
 
 

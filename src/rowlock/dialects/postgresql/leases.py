@@ -63,17 +63,15 @@ from rowlock.leases.claim_request import (
     ClaimRequest,
     Lease,
     Range,
-    claim_parameters,
-    count_deaths,
-    values_read,
-)
-from rowlock.leases.keys import (
     WrittenKey,
     checked_keys,
+    claim_parameters,
+    count_deaths,
     is_not_spoilt,
     is_spoilt,
     key_as_read,
     spoilt_parameters,
+    values_read,
 )
 from rowlock.leases.table_looks import IndexSeen, Query, plan_of
 from rowlock.rows.assignments import ColumnValues, Slot, without_onupdate

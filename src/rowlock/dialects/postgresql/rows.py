@@ -214,7 +214,9 @@ class PostgresqlBulk(BulkDialect):
         return {_PREFIX + name: list(column) for name, column in zip(names, columns, strict=True)}
 
     def insert_unless_there(self, into: Any, columns: Sequence[Any], where: Any = None) -> Any:
-        return insert(into).on_conflict_do_nothing(index_elements=[*columns], index_where=where)
+        new = insert(into).on_conflict_do_nothing(index_elements=[*columns], index_where=where)
+        # psycopg has forgotten the number by the time it is asked for.
+        return new.execution_options(preserve_rowcount=True)
 
     def is_among(self, column: Column[Any], parameter: str) -> ColumnElement[bool]:
         given = bindparam(parameter, type_=ARRAY(unbounded(column.type)))

@@ -64,16 +64,14 @@ from rowlock.leases.claim_request import (
     Lease,
     OwnRows,
     Range,
-    claim_parameters,
-    count_deaths,
-    values_read,
-)
-from rowlock.leases.keys import (
     WrittenKey,
     checked_keys,
+    claim_parameters,
+    count_deaths,
     is_not_spoilt,
     key_as_read,
     spoilt_parameters,
+    values_read,
     written_key,
 )
 from rowlock.leases.table_looks import IndexSeen, Query, plan_of

@@ -214,7 +214,8 @@ class SqliteBulk(BulkDialect):
         return [dict(zip(slots, row, strict=True)) for row in rows]
 
     def insert_unless_there(self, into: Any, columns: Sequence[Any], where: Any = None) -> Any:
-        return insert(into).on_conflict_do_nothing(index_elements=[*columns], index_where=where)
+        new = insert(into).on_conflict_do_nothing(index_elements=[*columns], index_where=where)
+        return new.execution_options(preserve_rowcount=True)
 
     def is_among(self, column: Column[Any], parameter: str) -> ColumnElement[bool]:
         return column.in_(select(_values(parameter)))

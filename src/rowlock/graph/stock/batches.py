@@ -8,8 +8,7 @@ goes on growing while no lane is free. Values that are obsolete by then are left
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rowlock.graph.host_code import not_awaited, to_await
@@ -128,6 +127,7 @@ class BatchMapProcessor(Processor):
         self._carrier = carrier
         self._batch: list[Any] = []
         self._results: deque[Any] = deque()
+        self._call: Call | None = None
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
         del changed
@@ -160,34 +160,35 @@ class BatchMapProcessor(Processor):
         return NodeStatus.FINISHED
 
     def process(self) -> None:
-        with self._batch_call() as bodies:
+        with self as bodies:
             if bodies:
                 self._answer(not_awaited(self._function(bodies)))
 
     async def async_process(self) -> None:
-        with self._batch_call() as bodies:
+        with self as bodies:
             if bodies:
                 self._answer(await to_await(self._function(bodies)))
 
-    @contextmanager
-    def _batch_call(self) -> Iterator[list[Any]]:
-        """Begin and end a call for the callers of the batch; what is raised fails all values."""
-        call = None
+    # contextlib would assign a traceback to what it raises again, which frozen errors refuse.
+
+    def __enter__(self) -> list[Any]:
         if self._carrier.has_callers:
-            call = Call(self, is_awaited=self._status is NodeStatus.ASYNC)
-            wanted = call.begin(self._carrier, self._batch)
+            self._call = Call(self, is_awaited=self._status is NodeStatus.ASYNC)
+            wanted = self._call.begin(self._carrier, self._batch)
             kept = {id(item) for item in wanted}
             for item in self._batch:
                 if id(item) not in kept:
                     self.dropped += 1
                     self._carrier.drop(item)
             self._batch = wanted
-        try:
-            yield self._bodies()
-        except BaseException as error:  # noqa: BLE001  # of the host; raised again if it ends the run
-            self._fail_all(error)
-        if call is not None:
-            call.end()
+        return self._bodies()
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> bool:
+        if error is not None:
+            self._fail_all(error)  # of the host; raised again if it ends the run
+        if self._call is not None:
+            self._call.end()
+        return True
 
     def _bodies(self) -> list[Any]:
         return [self._carrier.body(item) for item in self._batch]

@@ -133,7 +133,7 @@ class OrderedCollect(Processor):
             results.clear()
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class KeyRecord:
     key: Any
     begun: int = 0  # how many values it was given to

@@ -26,7 +26,7 @@ from rowlock.graph.stock.sources import Reader
 from rowlock.graph.topology import add_place
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class PartGroup:
     item: Any  # the value, as its own carrier carries it
     count: int | None = None  # how many parts it has; None while they are still read
@@ -42,7 +42,7 @@ class PartGroup:
         return self.count is not None and len(self.results) + len(self.lost) >= self.count
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class PartEnvelope:
     group: PartGroup
     number: int

@@ -38,7 +38,6 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy import column as named_column
-from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import NullType
 
@@ -155,8 +154,7 @@ class SqliteFolds(FoldDialect):
     async def insert(
         self, connection: AsyncConnection, of: KeyedTable, *, names: Sequence[str], rows: Rows
     ) -> int:
-        statement = insert(of.table).on_conflict_do_nothing(index_elements=[*of.keys])
-        statement = statement.execution_options(preserve_rowcount=True)
+        statement = BULK.of(connection).insert_unless_there(of.table, of.keys)
         values = [dict(zip(names, row, strict=True)) for row in rows]
         return (await connection.execute(statement, values)).rowcount
 

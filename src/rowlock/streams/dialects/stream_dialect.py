@@ -123,11 +123,15 @@ def sliced(dialect: BulkDialect, names: Sequence[str], rows: Rows, *, text: str)
 
 
 async def delete_some(
-    connection: AsyncConnection, table: Table, limit: int, *which: ColumnElement[bool]
+    connection: AsyncConnection,
+    table: Table,
+    limit: int,
+    *which: ColumnElement[bool],
+    by: Column[Any] | None = None,
 ) -> int:
-    """Delete rows, `limit` at most; return how many."""
+    """Delete rows, `limit` at most, in the order of `by`; return how many."""
     key = list(table.primary_key)
-    some = select(*key).where(*which).limit(limit)
+    some = select(*key).where(*which).order_by(by).limit(limit)
     # Asked again of the row itself: it may have been written since the list was made.
     gone = delete(table).where(*which, tuple_(*key).in_(some))
     return (await connection.execute(gone)).rowcount

@@ -234,7 +234,8 @@ class EventLog(RowSource[E]):
         events = await self._expire_events(connection, before)
         c = self.tables.appends.c
         old = (c.stream == self.name, c.producer != _EXPIRED, self._is_old(c.at))
-        return events + await delete_some(connection, self.tables.appends, EXPIRY_ROWS_MAX, *old)
+        # The oldest first, or `last_seq` would go back in between.
+        return events + await delete_some(connection, c.at.table, EXPIRY_ROWS_MAX, *old, by=c.at)
 
     async def _expire_events(self, connection: AsyncConnection, before: int) -> int:
         log = self.tables.log

@@ -21,11 +21,11 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
-from sqlalchemy import and_, case, delete, insert, select, update
+from sqlalchemy import and_, case, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock import Outcome, PipelineItem, database_now
-from rowlock.spi import database_time_after
+from rowlock.spi import BULK, database_time_after
 from rowlock.streams.computing.hashing import BucketRange
 from rowlock.streams.cut_plan import ShardProgress
 from rowlock.streams.cutter import Crowd
@@ -69,11 +69,12 @@ class Replicas:
         seen: dict[str, Any] = {"shards": shards, "seen_at": database_now()}
         if (await connection.execute(update(table).where(own).values(seen))).rowcount:
             return
-        # No other replica writes this row, so it is absent.
+        # It may be there: an earlier try whose answer was lost may be committed late.
         key = {"flow_id": program.id, "id": self.id}
         of_process = {"name": self._name, "code_version": program.code_version}
         row = {**key, **of_process, **seen, "started_at": database_now()}
-        await connection.execute(insert(table).values(row))
+        new = BULK.of(connection).insert_unless_there(table, list(table.primary_key))
+        await connection.execute(new.values(row))
 
     async def disappear(self, connection: AsyncConnection) -> None:
         table = self._program.tables.replicas

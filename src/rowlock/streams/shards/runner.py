@@ -231,15 +231,15 @@ class FlowRounds:
         for begin in range(0, len(closed), OPENED_AT_ONCE):
             some = closed[begin : begin + OPENED_AT_ONCE]
             await self._database.write("open shards", partial(self._open, closed=some))
-        for shard in closed:
-            if shard.is_open:
-                self._telling.opened(shard)
         known = self._known
         if closed or known.facts is None or monotonic() >= self._looks_at:
             await self._database.read("look at a flow", self._see)
             self._looks_at = monotonic() + LOOK_EVERY_S
             if known.moment is not None:
                 self._replicas.saw(known.moment.crowd)
+        for shard in closed:
+            if shard.is_open:
+                self._telling.opened(shard)
         return known.facts
 
     async def _see(self, connection: AsyncConnection) -> None:

@@ -65,11 +65,11 @@ async def read_reference(
     next_step = 0
     end = None if before is None else max([before, *(versions or {}).values()])
     for expected, cut in enumerate(await cuts_of(connection, program.readable), BEFORE_FIRST):
-        if end is not None and cut.step >= end:
-            break
         if cut.step != expected:
             msg = f"step {expected} of {program.name!r} is not kept any more; step {cut.step} is"
             raise PipelineError(msg)
+        if end is not None and cut.step >= end:
+            break
         if last is not None:
             if before is None or cut.step < before:
                 next_step = cut.step + 1
