@@ -6,7 +6,7 @@ heart can be changed where no name here stands. Not for hosts: it may change wit
 
 from __future__ import annotations
 
-from rowlock.database.batcher import Batcher, Retries, within
+from rowlock.database.batcher import Batcher, Retries
 from rowlock.database.faults import is_of_a_database, is_of_the_schema, is_outage, is_transient
 from rowlock.database.transaction import bind_of, check_session_factory, in_transaction
 from rowlock.dialects import DialectPart

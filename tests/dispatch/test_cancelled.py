@@ -58,7 +58,8 @@ async def one_attempt(
         outcomes.append(await pipeline.process(item))
 
     await cancelled_at(attempt, canceller)
-    steps.run.context.run_after_settling(item)
+    if (follows := item.after_settling) is not None:
+        steps.run.context.background.begin(follows(), purpose="what follows")
     return item, next(iter(outcomes), None)
 
 

@@ -17,6 +17,7 @@ from rowlock.pipelines.attempt import Returned
 from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX, Volume, VolumePipeline, heard_events
+from .blocking import until_so
 from .scenes import add, change
 from .test_attempt import attempt_of
 
@@ -53,6 +54,39 @@ async def test_plain_functions_see_the_context_variables_side_by_side() -> None:
 
     results = await asyncio.gather(*(attempt_of(process).run() for _ in range(2)))
     assert results == [Returned("ours")] * 2
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_row_has_its_variables_from_its_start_to_its_outcome(
+    database: TemporaryDatabase, *, waits: bool
+) -> None:
+    """A tenant that `process` sets would be missing in the transaction of `also`, and one that a
+    listener sets would meet the next row.
+    """
+    seen: list[str] = []
+
+    async def also(_session: Any, _now: Any) -> None:
+        seen.append(f"also: {TENANT.get()}")
+
+    async def answer(item: PipelineItem[Any]) -> Outcome:
+        if waits:
+            await asyncio.sleep(0)
+        seen.append(f"process: {TENANT.get()}")
+        TENANT.set("of the row")
+        return Apply({"status": "active"}, also=also)
+
+    def listen(_event: events.ItemStarted) -> None:
+        seen.append(f"listener: {TENANT.get()}")
+        TENANT.set("of the listener")
+
+    await add(database, Volume(), Volume())
+    pipeline = VolumePipeline(answer=answer, workers_num=1)
+    unsubscribe = events.subscribe(listen, events.ItemStarted)
+    async with PipelineManager(database.session_factory, [pipeline]):
+        await until_so(lambda: pipeline.statistics().counters["applied"] == 2)
+    unsubscribe()
+    of_each = ["listener: nobody", "process: of the listener", "also: of the row"]
+    assert sorted(seen) == sorted(2 * of_each)
 
 
 class PlainPipeline(VolumePipeline):

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import sys
 import threading
+import uuid
 import weakref
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 import pytest
 
 from rowlock import Apply, Outcome, PipelineHinter, PipelineItem, PipelineManager, Worker, events
+from rowlock.pipelines import worker
 from rowlock.pipelines.attempt import Attempt
 from rowlock.testing import TemporaryDatabase, virtual_time
 
@@ -333,6 +337,57 @@ async def test_rows_that_do_not_wait_need_no_stack(virtual_database: TemporaryDa
     async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
         await until(lambda: manager.statistics()["VolumePipeline"].counters["applied"] == 20)
     assert len(depths) == 1
+
+
+async def test_rows_of_the_dead_hold_no_loop(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backlog that a dead replica left would stop the host's loop, row after row."""
+    monkeypatch.setattr(worker, "YIELDS_AFTER_S", 0)
+    ticks, seen = 0, list[int]()
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    async def answer(_item: PipelineItem[Any]) -> Outcome:
+        seen.append(ticks)
+        return Apply({"status": "active"})
+
+    ended = {"lock_owner": "VolumePipeline", "lock_expires_at": datetime(2020, 1, 1, tzinfo=UTC)}
+    await add(database, *(Volume(lock_token=uuid.uuid4(), **ended) for _ in range(5)))
+    pipeline = VolumePipeline(answer=answer, workers_num=1)
+    ticking = asyncio.create_task(tick())
+    async with PipelineManager(database.session_factory, [pipeline]):
+        await until_so(lambda: pipeline.statistics().counters["applied"] == 5)
+    ticking.cancel()
+    assert len(set(seen)) == 5
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python has no eager tasks")
+async def test_rows_may_wait_for_one_future_where_tasks_are_eager(
+    database: TemporaryDatabase,
+) -> None:
+    """Python refuses a future that the next row meets half taken: its attempt would fail."""
+    eager: Any = getattr(asyncio, "eager_task_factory", None)
+    asyncio.get_running_loop().set_task_factory(eager)
+    shared = asyncio.get_running_loop().create_future()
+
+    async def answer(item: PipelineItem[Any]) -> Outcome:
+        if len(pipeline.items) == 3:
+            asyncio.get_running_loop().call_later(0.01, shared.set_result, None)
+        if len(pipeline.items) > 1:
+            await shared
+        return Apply({"status": "active"})
+
+    pipeline = VolumePipeline(answer=answer, workers_num=2, fetch_delays=(0.01,))
+    async with PipelineManager(database.session_factory, [pipeline]):
+        for rows in (1, 2):  # the place of the first row is there for one of the others
+            await add(database, *(Volume() for _ in range(rows)))
+            await until_so(lambda n=rows: pipeline.statistics().counters["applied"] == 2 * n - 1)
+    assert pipeline.statistics().counters["retried"] == 0
 
 
 class Musing(Worker[Any]):

@@ -15,10 +15,10 @@ LINES = {
     "assistants": 188,
     "cli": 1707,
     "dashboard": 1775,
-    "database": 1194,
+    "database": 1187,
     "demo": 656,
     "dialects": 3380,
-    "dispatch": 3676,
+    "dispatch": 3675,
     "graph": 6735,
     "ground": 2841,
     "insight": 8971,
@@ -31,7 +31,7 @@ LINES = {
     "streams": 13489,
     "telemetry": 1224,
     "testing": 5235,
-    "tests": 124577,
+    "tests": 124667,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 242

@@ -56,11 +56,6 @@ class Retries:
         await sleep(exponential(self.count, first_s=RETRY_DELAY_S, most_s=RETRY_DELAY_S_MAX))
 
 
-def within(seconds: float) -> Callable[[float], float]:
-    """Return the rule that tries are made for so long after the first failure."""
-    return lambda failed_at: failed_at + seconds
-
-
 RequestT = TypeVar("RequestT")
 ResultT = TypeVar("ResultT")
 
@@ -171,9 +166,8 @@ class Batcher(Generic[RequestT, ResultT]):
     def submit_nowait(
         self, request: RequestT, answer: asyncio.Future[ResultT] | None = None
     ) -> None:
-        """Carry out `request`; without the future of its `answer`, `answered` gets that."""
-        # Counted once, and here: a request may run code of its caller's, whose errors are the
-        # caller's and not the round's.
+        """Carry out `request`. Without an `answer` future, its result is passed to `answered`."""
+        # Counted here: `statements_of` may run code of the caller's, whose errors are the caller's.
         self._waiting.append((request, answer, self._statements_of(request)))
         if not self._is_working:
             self._begin()
@@ -186,9 +180,8 @@ class Batcher(Generic[RequestT, ResultT]):
         self._round.add_done_callback(self._ended)
 
     def _ended(self, _round: asyncio.Task[None]) -> None:
-        # Here, whatever has ended it: a round that is cancelled before its first step runs no line.
-        # One that was cancelled says nothing of its requests: for their callers it is like a lost
-        # connection.
+        # A callback: a task that is cancelled before its first step runs no line. For callers a
+        # cancelled round is like a lost connection.
         self._is_working = False
         left, self._in_flight = self._in_flight, []
         self._answer_all(left, None, ConnectionAbortedError(self._name))

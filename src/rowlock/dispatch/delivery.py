@@ -82,7 +82,6 @@ from rowlock.spi import (
     is_transient,
     is_unchanged,
     show,
-    within,
     write_patches,
 )
 from rowlock.tasks import as_host_code, finish
@@ -416,7 +415,7 @@ class StatusUpdates(Generic[ModelT]):
             TransactionTimeout: the database did not take it, although the lease goes on.
         """
         column_values(self._leased, values)
-        retries = Retries(within(self._retry_timeout_s))
+        retries = Retries(lambda failed_at: failed_at + self._retry_timeout_s)
         while True:
             try:
                 # Whole, also for who is cancelled: what was written must be known, or no later

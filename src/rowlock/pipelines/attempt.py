@@ -42,9 +42,6 @@ class Deadlines:
         self._waiting: dict[object, tuple[float, Callable[[], None]]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def add(self, owner: object, act: Callable[[], None], now: float | None = None) -> None:
         if self._timeout_s is None:
             return
@@ -105,7 +102,7 @@ Call: TypeAlias = Callable[[], Awaitable[Any]]
 
 
 class RestOfCall:
-    """What is left of a call, each step of it in `variables`; the first one is taken by `begin`."""
+    """A call after its first step. Every step runs in `variables`; `begin` takes the first one."""
 
     __slots__ = ("_call", "_variables", "_waits_for")
 
@@ -203,7 +200,7 @@ class Attempt:
         if self.ended is not None:
             return self.ended
         self._task, self._on_abandoned = asyncio.current_task(), on_abandoned
-        self._deadlines.add(self, self._time_out, now)
+        self._deadlines.add(self, partial(self.end, Ended.TIMED_OUT), now)
         try:
             result: Returned | Raised = Returned(copied(await self._call()))
         except HOST_ERRORS as error:
@@ -217,30 +214,24 @@ class Attempt:
             if self._waiter is not None and not self._waiter.done():
                 self._waiter.set_result(None)
         if self.is_abandoned:
-            self._note_late(result)
+            self._late_result = Ended.ABANDONED if self._is_cancelled else result
+            if self._on_late_result is not None:
+                self._on_late_result(self._late_result)
             return None
         return self._or_ended(result)
-
-    def _raised(self, error: BaseException) -> Raised:
-        self._is_cancelled = isinstance(error, asyncio.CancelledError) and error.args in (
-            (ENDED,),
-            (LEFT_BEHIND,),
-        )
-        has_thread = self._is_cancelled and error.args == (LEFT_BEHIND,)
-        if has_thread and not self.is_abandoned:
-            self._abandon()
-        return _raised(error)
-
-    def _note_late(self, result: Returned | Raised) -> None:
-        self._late_result = Ended.ABANDONED if self._is_cancelled else result
-        if self._on_late_result is not None:
-            self._on_late_result(self._late_result)
 
     def _or_ended(self, result: Returned | Raised) -> Result:
         if self.ended is None or isinstance(result, Returned):
             return result
         forget_raising(result.error)
         return self.ended
+
+    def _raised(self, error: BaseException) -> Raised:
+        message = error.args if isinstance(error, asyncio.CancelledError) else ()
+        self._is_cancelled = message in ((ENDED,), (LEFT_BEHIND,))
+        if message == (LEFT_BEHIND,) and not self.is_abandoned:
+            self._abandon()
+        return _raised(error)
 
     async def run(self) -> Result:
         """Run the call in a task of its own, until it ends, or has ignored `end` for `grace_s`."""
@@ -257,9 +248,6 @@ class Attempt:
         # One that is cancelled before its first step runs no line of its own.
         error = _cancelled_by_itself() if task.cancelled() else task.exception()
         return Raised(error) if error is not None else task.result() or Ended.ABANDONED
-
-    def _time_out(self) -> None:
-        self.end(Ended.TIMED_OUT)
 
     def _abandon(self) -> None:
         self.is_abandoned = True

@@ -353,8 +353,3 @@ class PipelineContext(Generic[ModelT]):
     def emit_for(self, kind: type[events.ClaimEvent], item: PipelineItem[ModelT]) -> None:
         of = (self.name, item.id, item.lock_token)
         events.emit(kind(*of, attempt=item.begun_attempt, waited_s=item.waited_s))
-
-    def run_after_settling(self, item: PipelineItem[ModelT]) -> None:
-        act, item.after_settling = item.after_settling, None
-        if act is not None:
-            self.background.begin(act(), purpose="run what follows a settled outcome")

@@ -243,7 +243,9 @@ WAITS_S_MAX = 1.0
 
 
 TRANSACTIONS_PER_FETCH_MAX = 5
-"""Most of a turn, each bounded: rows of its own, claim, one more without rows, release, sweep."""
+"""Most transactions of one fetch, each with its own timeout: periodic rows, claim, claim without
+rows, release, sweep.
+"""
 
 
 def plan_fetch(
@@ -493,7 +495,13 @@ class Fetcher(Generic[ModelT]):
             left = self._queue(items)
             events.emit(events.RowsClaimed(context.name, len(items), monotonic() - began_at))
             if left:
-                await self._release_surplus(left)
+                # A fetcher of the host's claimed more, or the room shrank.
+                await release_items(context, left)
+                logger.warning(
+                    "%(pipeline)s: %(rows)s rows were claimed beyond the room in the queue, and"
+                    " released",
+                    {"pipeline": context.name, "rows": len(left)},
+                )
         return len(items)
 
     def _own_rows(self) -> OwnRows:
@@ -560,12 +568,6 @@ class Fetcher(Generic[ModelT]):
         # Also for this very pipeline, whose next claim would start behind them.
         if context.hinter.reaches(context.leased.model):
             context.hinter.hint_fetch(context.leased.model)
-
-    async def _release_surplus(self, items: Sequence[PipelineItem[ModelT]]) -> None:
-        """Release what has no place: a fetcher of the host's claimed more, or the room shrank."""
-        await release_items(self.context, items)
-        text = "%(pipeline)s: %(rows)s rows were claimed beyond the room in the queue, and released"
-        logger.warning(text, {"pipeline": self.context.name, "rows": len(items)})
 
     async def sweep_once(self) -> int:
         """Clear lock columns that were left behind long ago, and return of how many rows; and

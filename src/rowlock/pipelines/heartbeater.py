@@ -200,7 +200,12 @@ class Heartbeater(Generic[ModelT]):
         self.context.histograms.lease_margin.add(event.margin_s)
         events.emit(event)
         for error in failures:
-            self._record_failure(error)
+            text = describe(error)
+            self.context.counters.renewals_failed += 1
+            self.context.failures.failed("heartbeater", text)
+            extra = {"pipeline": self.context.name}
+            logger.warning("%(pipeline)s: a renewal failed", extra, exc_info=error)
+            events.emit(events.RenewalFailed(self.context.name, text))
 
     def due_for_renewal(self) -> list[PipelineItem[ModelT]]:
         """Return the items of which less than `heartbeat_trigger` is left."""
@@ -354,21 +359,15 @@ class Heartbeater(Generic[ModelT]):
                 item.lose()
         if not lost:
             return
-        self.context.counters.leases_lost += len(lost)
         self.context.queue.discard(lost)
         for item in lost:
             attempt = self.context.running.get(item.lock_token)
             if attempt is not None:
                 attempt.end(Ended.LEASE_LOST)
-        for item in lost:
+        # An outcome that is on its way tells how it ended: it may be committed, and not answered.
+        told = [item for item in lost if not item.is_settling]
+        self.context.counters.leases_lost += len(told)
+        for item in told:
             extra = {"pipeline": self.context.name, "row_id": item.id}
             logger.warning("%(pipeline)s: the lease of row %(row_id)s was lost", extra)
             self.context.emit_for(events.LeaseExpired, item)
-
-    def _record_failure(self, error: Exception) -> None:
-        text = describe(error)
-        self.context.counters.renewals_failed += 1
-        self.context.failures.failed("heartbeater", text)
-        extra = {"pipeline": self.context.name}
-        logger.warning("%(pipeline)s: a renewal failed", extra, exc_info=error)
-        events.emit(events.RenewalFailed(self.context.name, text))

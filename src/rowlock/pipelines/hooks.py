@@ -2,8 +2,8 @@
 puts around every attempt.
 
 Gates and surroundings are added to every pipeline of a manager, without a subclass: a pause, a span
-and a field of log lines concern all pipelines alike and know nothing of any. They enter at two
-places that the actors pass by anyway, and no pipeline learns of them. Observers harm no outcome:
+and a field of log lines concern all pipelines alike. Gates are applied when a claim is built,
+surroundings when `process` is called; pipelines do not know of them. Observers harm no outcome:
 what is around an attempt sees its error and cannot swallow it, and what it raises itself is logged
 and goes no further.
 

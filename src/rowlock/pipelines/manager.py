@@ -193,7 +193,7 @@ class PipelineManager:
         """Fetch no more and release what was not started; work that runs goes on until `drain`.
 
         Does nothing before `start`. After that it may be called at any time, from any thread, and
-        from a signal handler: the loop does it in its next turn.
+        from a signal handler: the loop does it in its next iteration.
         """
         if not self._started:
             return

@@ -143,9 +143,9 @@ class PipelineRun(Generic[ModelT]):
         """Release each tracked item that is not queued, in progress or being settled: a bug lost
         it.
 
-        Without this its lease would be renewed for ever, and its row stay unprocessed. On this loop
-        nothing happens between two places of an item, so an item on its way is not taken for a
-        stray.
+        Without this its lease would be renewed for ever, and its row stay unprocessed. An item
+        moves between queue, worker and settler within one step of the loop, so one in transit is
+        not taken for a stray.
         """
         queued, in_progress = frozenset(self.context.queue.waiting()), self.context.in_progress
         tracked = self.heartbeater.tracked()
@@ -183,7 +183,7 @@ class PipelineRun(Generic[ModelT]):
             self._index_timer.cancel()
         unstarted = self.context.queue.close()
         if is_first:
-            self._log_state(f"running: {self._begun()}, released: {len(unstarted)}")
+            self._log_state(f"running: {len(self._begun())}, released: {len(unstarted)}")
         if unstarted:
             self.heartbeater.untrack(unstarted)
             self.context.background.begin(
@@ -237,12 +237,12 @@ class PipelineRun(Generic[ModelT]):
             await self.context.background.wait_for_one(left_s)
 
     def statistics(self) -> PipelineStatistics:
-        ahead_s = self.context.database_ahead_s
+        ahead_s, begun = self.context.database_ahead_s, self._begun()
         self.context.counters.loops_replaced = self._supervisor.restarts + self.pool.restarts
         return PipelineStatistics(
             self.context.name,
             queued=len(self.context.queue),
-            running=self._begun(),
+            running=len(begun),
             tracked=len(self.heartbeater),
             counters=asdict(self.context.counters),
             buckets=self.context.histograms.snapshot(),
@@ -250,7 +250,7 @@ class PipelineRun(Generic[ModelT]):
             workers=len(self.workers),
             settling=len(self.settler),
             abandoned=len(self.context.calls.abandoned()),
-            longest_running_s=max((view.since_s for view in self._running()), default=0.0),
+            longest_running_s=monotonic() - min(begun) if begun else 0.0,
             clock_skew_s=None if ahead_s is None else utc_now().timestamp() - monotonic() - ahead_s,
         )
 
@@ -267,11 +267,12 @@ class PipelineRun(Generic[ModelT]):
             *(self._view(item, "queued", item.queued_at, place=n) for n, item in enumerate(queued)),
         ][:limit]
 
-    def _begun(self) -> int:
-        return sum(bool(item.begun_at) for item in tuple(self.context.in_progress))
+    def _begun(self) -> list[float]:
+        """Return since when each row is processed, on the monotonic clock."""
+        # Copied at once, since another thread may ask.
+        return [item.begun_at for item in tuple(self.context.in_progress) if item.begun_at]
 
     def _running(self) -> list[ItemView]:
-        # Copied at once, since another thread may ask.
         in_progress = tuple(self.context.in_progress)
         return [self._view(item, "running", item.begun_at) for item in in_progress]
 

@@ -62,7 +62,7 @@ logger = get_logger(__name__)
 T = TypeVar("T")
 
 PENDING_MAX = 2 * BATCH_MAX
-"""Workers begin nothing new while this many decisions are settled; each may add one."""
+"""No new work begins while this many decisions are settled; each worker may add one more."""
 ABORTS_MAX = 2
 """An outcome is written again after so many aborts of its own transaction by a stalled loop; then
 it has failed.
@@ -152,8 +152,8 @@ async def _release(
     waits: bool = False,
     only_related: bool = False,
 ) -> set[Any]:
-    # Of both tries: the second finds nothing left to do if only the answer to the first one's
-    # COMMIT was lost.
+    # Collected over both tries: if only the first COMMIT's answer was lost, the second one finds
+    # nothing to release.
     released: set[Any] = set()
 
     async def work(session: AsyncSession, connection: AsyncConnection) -> None:
@@ -295,8 +295,9 @@ class Settler(Generic[ModelT]):
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
         for item in items:
-            if item.after_settling is not None:
-                context.run_after_settling(item)
+            if (act := item.after_settling) is not None:
+                item.after_settling = None
+                context.background.begin(act(), purpose="run what follows a settled outcome")
 
     async def _settle(
         self, item: PipelineItem[ModelT], decision: Decision, attempt: Attempt | None
@@ -551,8 +552,7 @@ class Settler(Generic[ModelT]):
             await sleep(rest_s)
 
     def _gives_up_at(self, failed_at: float) -> float:
-        # What others' transactions achieve shows that the database is there, and that this result
-        # has yet to get its turn.
+        # Other outcomes are being written, so the database is up: this one is tried further.
         wait_s = self.context.settings.lock_timeout.total_seconds()
         return min(max(failed_at, self._wrote_at) + wait_s, failed_at + LOCK_TIMEOUTS_MAX * wait_s)
 

@@ -1,9 +1,9 @@
 """A worker takes an item, has it processed, and decides its outcome; the settler carries that out.
 
 A worker has a place: one task that works on row after row, each in context variables of its own.
-The place takes the first step of a row by hand. A row whose `process` does not wait for anything
-ends in it, and costs no task and no wake-up; only when a row waits, the next place is woken. A task
-for each row would cost more than all else that is done here for it.
+The place takes a row's first step by hand. A row that does not wait ends there, without a task or
+a wake-up; when a row waits, the next place is woken. A task for each row would cost more than all
+else that is done here for it.
 
 Every way in which an attempt can end leads to a decision. No session is open while the host's code
 runs.
@@ -24,7 +24,7 @@ from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock import events
 from rowlock.clock import exponential, monotonic
-from rowlock.database.batcher import Batcher, Retries, within
+from rowlock.database.batcher import Batcher, Retries
 from rowlock.database.faults import is_of_the_schema, is_transient
 from rowlock.errors import HOST_ERRORS, ProcessCancelledError, describe
 from rowlock.leases.claim import load_rows, row_hidden
@@ -35,7 +35,7 @@ from rowlock.pipelines.attempt import Call, Ended, Raised, RestOfCall, Result, c
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.decisions import Decision, decide, decide_unread, record_unreadable
 from rowlock.pipelines.heartbeater import Heartbeater
-from rowlock.pipelines.outcomes import Park
+from rowlock.pipelines.outcomes import SUCCESSES, Park
 from rowlock.pipelines.settler import Settler
 from rowlock.pipelines.statistics import LOADER
 from rowlock.rows.leased_table import ModelT
@@ -80,7 +80,8 @@ class Loader(Generic[ModelT]):
         error is waited out for `lock_timeout` at most; a filter of the host's that hides the row
         raises `NoResultFound`.
         """
-        retries = Retries(within(self.context.settings.lock_timeout.total_seconds()))
+        wait_s = self.context.settings.lock_timeout.total_seconds()
+        retries = Retries(lambda failed_at: failed_at + wait_s)
         while item.is_trusted():
             try:
                 row = await self._batcher.submit(item)
@@ -178,15 +179,17 @@ class Worker(Generic[ModelT]):
     def begin(self, item: PipelineItem[ModelT], place: _Place[ModelT]) -> Awaitable[None] | None:
         """As `work`, in the task of `place`; return what is left after the first step, if any."""
         now = monotonic()
-        if item.prev_lock_expired or not self._is_ready(item, now):
+        if not self._is_ready(item, now) or (
+            item.prev_lock_expired and (self._is_to_be_tried(item) or self._reason_to_give_up(item))
+        ):
             return self._work(item, place)
-        return self._begin_attempt(item, self._start(item, now), place)
+        return self._begin_attempt(item, now, place)
 
     async def _work(self, item: PipelineItem[ModelT], place: _Place[ModelT] | None = None) -> None:
         self.context.in_progress.add(item)
         try:
             if await self._prepare(item):
-                rest = self._begin_attempt(item, self._start(item, monotonic()), place)
+                rest = self._begin_attempt(item, monotonic(), place)
                 if rest is not None:
                     await rest
         except HOST_ERRORS:
@@ -194,14 +197,15 @@ class Worker(Generic[ModelT]):
             raise
 
     def _begin_attempt(
-        self, item: PipelineItem[ModelT], call: Call, place: _Place[ModelT] | None
+        self, item: PipelineItem[ModelT], now: float, place: _Place[ModelT] | None
     ) -> Awaitable[None] | None:
         if place is None:
-            return self._attempt(item, call)
-        result = first_step(call, place.variables())
+            return self._attempt(item, self._start(item, now))
+        variables = place.variables()
+        result = first_step(variables.run(self._start, item, now), variables)
         if isinstance(result, RestOfCall):
             return self._attempt(item, lambda: result, place)
-        self._end(item, result)
+        self._end(item, result, place)
         return None
 
     async def _attempt(
@@ -216,7 +220,7 @@ class Worker(Generic[ModelT]):
             else:
                 result = await attempt.run_here(partial(self._abandon, item, place), item.begun_at)
             if result is not None:  # else it was left behind, and its settlement begun
-                self._end(item, result)
+                self._end(item, result, place)
         except HOST_ERRORS:
             # A bug, or a cancellation from outside: the row must not wait for its lease to expire.
             self._finish(item, Ended.INTERRUPTED)
@@ -253,10 +257,17 @@ class Worker(Generic[ModelT]):
             self._finish(item, decision)
         return decision is None
 
-    def _end(self, item: PipelineItem[ModelT], result: Result) -> None:
+    def _end(
+        self, item: PipelineItem[ModelT], result: Result, place: _Place[ModelT] | None
+    ) -> None:
         item.ended_at = monotonic()
         self.context.histograms.process.add(item.ended_at - item.begun_at)
-        self._finish(item, self._decide(item, result))
+        decision = self._decide(item, result)
+        if place is not None and isinstance(decision, SUCCESSES) and decision.also is not None:
+            # It is written by a task of its own, in which `also` has what `process` has set.
+            place.of_row.run(self._finish, item, decision)
+        else:
+            self._finish(item, decision)
 
     def _finish(self, item: PipelineItem[ModelT], decision: Decision) -> None:
         # Unless it was taken out of this hand.
@@ -275,6 +286,7 @@ class Worker(Generic[ModelT]):
     def _start(self, item: PipelineItem[ModelT], now: float) -> Call:
         """Record the start of an attempt, and return what it calls."""
         context = self.context
+        call = context.calls.call(context.hooks.process, item, context.seams.surround)
         item.stop = context.stop
         context.counters.started += 1
         item.begun_at = now
@@ -296,7 +308,7 @@ class Worker(Generic[ModelT]):
             )
         if item.prev_lock_expired:
             context.emit_for(events.ItemRecovered, item)
-        return context.calls.call(context.hooks.process, item, context.seams.surround)
+        return call
 
     def _decide(self, item: PipelineItem[ModelT], result: Result) -> Decision:
         context = self.context
@@ -354,11 +366,11 @@ YIELDS_AFTER_S = 0.002
 class _Place(Generic[ModelT]):
     """Where a worker works: one task, for one row after another.
 
-    A place is left when its task was cancelled, or when it is held by code that ignores its
-    cancellation: it ends behind its row, and the worker gets another one.
+    A place ends with its row if its task was cancelled, or if host code ignores its cancellation.
+    The worker gets a new place.
     """
 
-    __slots__ = ("_is_left", "_pool", "_woken", "item", "task", "worker")
+    __slots__ = ("_is_left", "_pool", "_woken", "item", "of_row", "task", "worker")
 
     def __init__(self, pool: Pool[ModelT], worker: Worker[ModelT]) -> None:
         self.worker, self._pool, self._is_left = worker, pool, False
@@ -402,7 +414,8 @@ class _Place(Generic[ModelT]):
             try:
                 rest = self._begin(item)
                 if rest is not None:
-                    pool.feed()
+                    # Not at once: an eager task could await the same future, half taken by now.
+                    asyncio.get_running_loop().call_soon(pool.feed)
                     await rest
                     yields_at = monotonic() + YIELDS_AFTER_S
             # A worker's own `work` is the host's, and so is the property that `process` may be.
@@ -423,8 +436,10 @@ class _Place(Generic[ModelT]):
                 yields_at = monotonic() + YIELDS_AFTER_S
 
     def variables(self) -> Context:
+        """Return those of the next row, which stay in `of_row` until the one behind it."""
         # A copy, since code that runs in one context cannot enter it again.
-        return self._pool.variables.copy()
+        self.of_row: Context = self._pool.variables.copy()
+        return self.of_row
 
     def _begin(self, item: PipelineItem[ModelT]) -> Awaitable[None] | None:
         """Begin with `item`; return what is left of the work, unless it has ended."""
