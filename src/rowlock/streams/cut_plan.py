@@ -155,7 +155,7 @@ def plan_cut(
     is_snapshot = _may_snapshot(flow)
     at = overdue_at(flow, checkpoint)
     is_wanted = is_snapshot or flow.checkpoint_requested or (at is not None and at <= now)
-    is_checkpoint = is_wanted or _are_enough(flow, checkpoint)
+    is_checkpoint = is_wanted or _is_due_by_number(flow, checkpoint)
     if not (rows or is_wanted or any(_has_timer_due(shard, flow, now) for shard in shards)):
         return NoCut.NOTHING_NEW
     return Cut(flow.next_step, upto, now, is_checkpoint, is_snapshot, rows=rows, bytes=size)
@@ -224,8 +224,7 @@ def row_shares(available: Sequence[int], most: int) -> list[int]:
     return shares
 
 
-def _are_enough(flow: FlowCuts, checkpoint: Checkpoint) -> bool:
-    """Whether the next step is a checkpoint by its number."""
+def _is_due_by_number(flow: FlowCuts, checkpoint: Checkpoint) -> bool:
     before = -1 if flow.checkpoint_step is None else flow.checkpoint_step
     return flow.next_step - before >= checkpoint.steps
 

@@ -1,5 +1,5 @@
-"""What a replica knows of its flow, and cuts steps: looks how far each source is complete, asks the
-plan, and records what it says.
+"""What a replica knows of its flow; and the cutter, which looks how far each source is complete,
+asks the plan, and records the cuts.
 
 The look and the record are two transactions, and rows are read in a third one (see
 ``inputs/high_water.py``). Any replica may cut: the record is a compare-and-set on the flow's

@@ -1,4 +1,4 @@
-"""How far all shards of a flow are, which leases hold, and what checks that no shard is missing.
+"""How far all shards of a flow are, which leases hold, and the check that no shard is missing.
 
 The frontier and the proof of it are one statement. Where the row of a shard is missing, the lowest
 step of the others says nothing about its buckets, so the frontier is null, and every reader stops

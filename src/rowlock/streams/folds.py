@@ -520,5 +520,6 @@ def fold_handler(
         return call(step, held.row, events)
 
     codec, group = FoldCodec(rows.model), None if by is None else rows.model.checked(by)
-    more: dict[str, Any] = {"by": group, "fresh": codec.fresh, "rows": rows}
-    return StageHandler(name_of(call), "fold", change, codec, **more)
+    return StageHandler(
+        name_of(call), "fold", change, codec, by=group, fresh=codec.fresh, rows=rows
+    )

@@ -380,7 +380,7 @@ class FlowProgram:
 
     @property
     def readable(self) -> FlowSources:
-        """What its steps are read again from."""
+        """The sources and tables from which its steps are read again."""
         return FlowSources(self.name, self.id, self.sources, self.tables)
 
     @property

@@ -73,7 +73,7 @@ class FrontierWatch:
     def __init__(self, program: FlowProgram, sessions: async_sessionmaker[AsyncSession]) -> None:
         self._program = program
         self._database = program.tables.opened_by(sessions)
-        # For which source and position each of them waits
+        # The source and the position that each future waits for
         self._waiting: dict[asyncio.Future[DoneUpto], tuple[str, int]] = {}
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

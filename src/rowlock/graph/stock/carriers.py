@@ -45,7 +45,7 @@ class ReadyPorts(Generic[PortT]):
         return not self._open
 
     def first(self) -> PortT:
-        """The port that is ready for longest."""
+        """The port that has been ready for longest."""
         return next(iter(self._ready))
 
     def add(self, port: PortT) -> None:

@@ -311,7 +311,7 @@ def begin_key(context: StepContext, key: str | None, *, group: str | None = None
 
 
 def call_under_way(context: StepContext) -> tuple[str, str | None]:
-    """Return the stage whose handler has the context, and the key."""
+    """Return the stage of a context, and the key that its handler is called with."""
     return context._stage, context._key
 
 

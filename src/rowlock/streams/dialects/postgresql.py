@@ -315,7 +315,7 @@ async def _update_each(
 
 
 def _heads(of: KeyedTable) -> list[Any]:
-    """Return by what a row is found that is written: its keys, and its mark if there is one."""
+    """Return the columns by which a written row is found: its keys, and its mark if it has one."""
     return [*of.keys, *([_mark(of.table)] if of.is_marked else [])]
 
 

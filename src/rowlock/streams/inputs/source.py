@@ -209,7 +209,7 @@ class RowSource(Source[E]):
     def __init__(self, columns: RowColumns, *, topic: str) -> None:
         self.name, self.topic, self.decoder = columns.source, topic, columns.decoder
         self._columns = columns
-        # What they are of: both tables and ranges are few, and queries are slow to build
+        # By dialect, and by ranges: both are few, and queries are slow to build
         self._ahead = lru_cache(QUERIES_MAX)(self._ahead_by)
         self._within = lru_cache(QUERIES_MAX)(self._within_ranges)
 

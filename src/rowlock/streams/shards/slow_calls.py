@@ -46,7 +46,7 @@ logger = get_logger(__name__)
 SLOW_S: Final = 1.0
 """A call that takes longer is shown, in seconds."""
 BUSY: Final = ("busy_lo", "busy_stage", "busy_key", "busy_since")
-"""Columns of a replica that show the call."""
+"""The columns of a replica's row that show its slow call."""
 
 
 class SlowCall(NamedTuple):

@@ -70,7 +70,7 @@ class Telling:
         emit_if_heard(events.StepFailed, *self._shard(shard), step, error, failures, is_parked)
 
     def written(self, write: StepWrite) -> None:
-        """Emit what is written, before its shard knows that."""
+        """Emit what was written; call it before `shard.step` moves on."""
         of, parts = self._shard(write.shard), {part.step: part for part in write.parts}
         for step in range(write.shard.step, write.step):
             part = parts.get(step)
