@@ -15,8 +15,8 @@ from sqlalchemy.orm import Mapped, Session, mapped_column, selectinload
 from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock import Apply, LockColumns, PipelineItem, PipelineManager, ScheduleColumns, events
-from rowlock.pipelines import worker
-from rowlock.pipelines.worker import FRESH_S
+from rowlock.pipelines import fetcher, worker
+from rowlock.pipelines.context import FRESH_S, FRESH_S_MAX
 from rowlock.rows.expressions import CLAIMED_BYTES_MAX
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
@@ -69,7 +69,7 @@ async def test_work_that_begins_at_once_needs_no_second_statement(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each row would cost a round trip more between the hint and its start."""
-    monkeypatch.setattr(worker, "FRESH_S", 60)  # however slow this machine is today
+    monkeypatch.setattr(fetcher, "FRESH_S", 60)  # however slow this machine is today
     await add(database, Run(id=1, result={"size": 3}))
     seen: list[Any] = []
 
@@ -108,6 +108,38 @@ async def test_work_that_begins_late_sees_the_row_as_it_is_then(
         first_is_through.set()
         await until(lambda: len(seen) == 2)
     assert seen[queued.id] == "from a service"
+
+
+@virtual_time
+@pytest.mark.parametrize(("claim_s", "is_read"), [(FRESH_S / 2, False), (FRESH_S_MAX, True)])
+async def test_a_claim_that_takes_long_brings_fresh_rows(
+    virtual_database: TemporaryDatabase,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    claim_s: float,
+    is_read: bool,
+) -> None:
+    """On a slow machine each row would be read twice, which makes it slower still; or work begin
+    with a row as it was seconds ago.
+    """
+    claims = fetcher.claim
+
+    async def claim(*args: Any, **options: Any) -> Any:
+        items = await claims(*args, **options)
+        await asyncio.sleep(claim_s)
+        return items
+
+    async def answer(item: PipelineItem[Any]) -> Apply:
+        await asyncio.sleep(FRESH_S * 0.75)
+        return Apply({"status": "done"})
+
+    monkeypatch.setattr(fetcher, "claim", claim)
+    await add(virtual_database, Run(id=1), Run(id=2))
+    with faults_of(virtual_database.engine) as faults:
+        pipeline = RunPipeline(answer=answer, workers_num=1)
+        async with PipelineManager(virtual_database.session_factory, [pipeline]):
+            await until(lambda: len(pipeline.items) == 2)
+    assert bool(reads(faults)) == is_read
 
 
 @virtual_time
@@ -196,7 +228,7 @@ async def test_what_a_trigger_writes_is_in_the_row(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An outcome that depends on it would be released for ever."""
-    monkeypatch.setattr(worker, "FRESH_S", 60)  # or on a slow machine every row is read anew
+    monkeypatch.setattr(fetcher, "FRESH_S", 60)  # or on a slow machine every row is read anew
     await add(database, Mood(id=1))
     body = "UPDATE moods SET revision = revision + 1 WHERE id = NEW.id"
     async with database.session_factory.begin() as session:
@@ -246,7 +278,7 @@ async def test_the_hosts_options_are_respected(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`process` would find rows without what it asked for, now and then."""
-    monkeypatch.setattr(worker, "FRESH_S", 60)  # or on a slow machine every row is read anew
+    monkeypatch.setattr(fetcher, "FRESH_S", 60)  # or on a slow machine every row is read anew
     await add(database, Volume())
     seen: list[Any] = []
 

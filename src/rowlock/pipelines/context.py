@@ -38,6 +38,10 @@ logger = get_logger(__name__)
 T = TypeVar("T")
 
 
+FRESH_S, FRESH_S_MAX = 0.1, 1.0
+"""A claimed row is read again if work begins later than this after its claim, in seconds: than
+three times as long as the claim took, but not below the first nor above the second figure.
+"""
 AHEAD_MAX = 500
 """Most rows in a queue that has grown."""
 GROWS_BELOW_S = 0.02
@@ -70,8 +74,8 @@ class ItemQueue(Generic[ModelT]):
         low_watermark: fewer items than this make the fetcher fetch.
         holds_ahead: whether there is room for items that no worker waits for.
         grows: whether the capacity is found; it is fixed if not.
-        starts_soon: whether items start while the rows of their claims are fresh; if not, claims
-            skip the rows.
+        fresh_s: for how long the rows of a claim are fresh, in seconds.
+        starts_soon: whether items start in that time; if not, claims skip the rows.
         on_room: called when a place was freed; `on_items` when there is something to get.
         idle: returns how many workers wait for items.
     """
@@ -85,7 +89,7 @@ class ItemQueue(Generic[ModelT]):
         self.grows = grows
         self._longest_wait_s = _UNKNOWN_S
         self._is_filled = False
-        self.starts_soon = True
+        self.starts_soon, self.fresh_s = True, FRESH_S
         self.on_room: Callable[[], None] = lambda: None
         self.on_items: Callable[[], None] = lambda: None
         self.idle: Callable[[], int] = lambda: 0

@@ -46,7 +46,7 @@ from rowlock.leases.item import PipelineItem
 from rowlock.leases.release import mend_stamps, sweep
 from rowlock.leases.table_looks import check_table
 from rowlock.logs import get_logger
-from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.context import FRESH_S, FRESH_S_MAX, PipelineContext
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.hooks import ready_condition
 from rowlock.pipelines.lock_graph import Hooks
@@ -241,11 +241,8 @@ def _next_after(row: Periodic, now: Any) -> Any:
 WAITS_S_MAX = 1.0
 """How long a row that was claimed ahead waits in the queue at most, in seconds."""
 
-
 TRANSACTIONS_PER_FETCH_MAX = 5
-"""Most transactions of one fetch, each with its own timeout: periodic rows, claim, claim without
-rows, release, sweep.
-"""
+"""Most transactions of one fetch: periodic rows, claim, claim without rows, release, sweep."""
 
 
 def plan_fetch(
@@ -517,6 +514,7 @@ class Fetcher(Generic[ModelT]):
         self, items: Sequence[PipelineItem[ModelT]], request: ClaimRequest, *, seconds: float
     ) -> None:
         context, database_time = self.context, None
+        context.queue.fresh_s = max(FRESH_S, min(3 * seconds, FRESH_S_MAX))
         context.histograms.fetch.add(seconds)
         context.histograms.fetch_rows.add(len(items))
         if items:

@@ -44,9 +44,6 @@ from rowlock.tasks import RESTART_DELAY_S, RESTART_DELAY_S_MAX, tell_replaced
 
 logger = get_logger(__name__)
 
-
-FRESH_S = 0.1
-"""A claimed row is read again if work begins later than this after the claim, in seconds."""
 ROWS_DIFFER_S = 60.0
 """For so long after a row could be read, a failure is one row's own, in seconds."""
 TOKENS_GONE_MAX = 10
@@ -72,8 +69,9 @@ class Loader(Generic[ModelT]):
 
     def check_fresh(self, item: PipelineItem[ModelT], now: float) -> bool:
         """Whether work on `item` may begin with its claim's row, sent a moment before `now`."""
-        is_fresh = self.context.queue.starts_soon = now - item.claimed_at < FRESH_S
-        return is_fresh and item.has_row and item.is_trusted(now)
+        queue = self.context.queue
+        queue.starts_soon = now - item.claimed_at < queue.fresh_s
+        return queue.starts_soon and item.has_row and item.is_trusted(now)
 
     async def load(self, item: PipelineItem[ModelT]) -> bool:
         """Read the row of `item` into it; False if the lease is no longer its own. A transient

@@ -144,7 +144,13 @@ def check(
         _unseen(changes, history_state, taken_within=taken_within),
     )
     return [
-        Violation(one.promise, one.text, *one.place, one.number, timeline(changes, *one.place))
+        Violation(
+            one.promise,
+            one.text,
+            *one.place,
+            one.number,
+            timeline(changes, *one.place, around=one.number),
+        )
         for one in islice(broken, VIOLATIONS_MAX)
     ]
 

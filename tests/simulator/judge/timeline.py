@@ -14,11 +14,12 @@ from .state import FREE
 
 LINES_MAX: Final = 60
 """Most lines of a timeline; the last ones are shown."""
+LINES_BEHIND: Final = 10
 
 TOKEN_DIGITS: Final = 8
 
 
-def timeline(changes: Iterable[Change], table: str, key: str) -> str:
+def timeline(changes: Iterable[Change], table: str, key: str, *, around: int | None = None) -> str:
     """Return what happened to one row, and to others under the tokens that it ever carried, one
     change a line.
 
@@ -30,6 +31,7 @@ def timeline(changes: Iterable[Change], table: str, key: str) -> str:
         changes: the whole history.
         table: the table's name.
         key: the row's key as text; see `key_text`.
+        around: the number of a change, behind which few others are shown.
     """
     all_changes = list(changes)
     own = [change for change in all_changes if (change.table, change.key) == (table, key)]
@@ -39,8 +41,10 @@ def timeline(changes: Iterable[Change], table: str, key: str) -> str:
         for change in all_changes
         if (change.table, change.key) == (table, key) or _tokens(change) & tokens
     ]
-    lines = [_line(change) for change in told[-LINES_MAX:]]
-    left_out = len(told) - len(lines)
+    behind = sum(change.number > around for change in told) if around is not None else 0
+    end = len(told) - max(0, behind - LINES_BEHIND)
+    lines = [_line(change) for change in told[max(0, end - LINES_MAX) : end]]
+    left_out = end - len(lines)
     return "\n".join([f"  ... {left_out} changes before", *lines] if left_out else lines)
 
 
