@@ -25,7 +25,7 @@ LINES = {
     "leases": 2928,
     "locks": 739,
     "migrations": 726,
-    "pipelines": 7126,
+    "pipelines": 7127,
     "rows": 2623,
     "services": 650,
     "streams": 13489,

@@ -497,15 +497,16 @@ class Settler(Generic[ModelT]):
     def _goes_together(self, pending: PendingOutcome[ModelT]) -> bool:
         """Whether it is written together with others; a deletion only if it locks nothing else."""
         item, outcome = pending.item, pending.outcome
-        # A lock of related rows that is out of time, or in vain, may yet be committed.
-        if item.held is not None or item.is_deleted or pending.also is not None:
+        if item.held or item.is_deleted or pending.also is not None:
             return False
         return not isinstance(outcome, Delete) or not (
             self._deletes_alone or outcome.unless_changed
         )
 
     def _statements_of(self, pending: PendingOutcome[ModelT]) -> int:
-        """Return how many statements it may need for itself: by its guard, or SQL like no other."""
+        """Return how many statements an outcome may need for itself: under its own guard, or with
+        SQL like no other.
+        """
         outcome = pending.outcome
         if self.context.intent or (isinstance(outcome, Apply) and outcome.unless_changed):
             return 1
