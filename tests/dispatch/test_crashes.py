@@ -25,7 +25,6 @@ from rowlock.dispatch import (
 from rowlock.testing import Failpoints, TemporaryDatabase, crash_everywhere, virtual_time
 from rowlock.testing.failpoints import lose_connection
 
-from ..lengths import at_length
 from .renders import Fleet, Render, Scenes, all_renders, settled, submit
 
 BOUNDARIES_MIN = 12
@@ -99,7 +98,7 @@ async def test_cut_at_every_boundary_of_an_attempt(virtual_database: TemporaryDa
         assert renders.statistics().counters["changed"] == 0, points.reached
         if points.reached is None:
             break
-        boundary += at_length(3, 1)
+        boundary += 1
     assert boundary > BOUNDARIES_MIN
 
 

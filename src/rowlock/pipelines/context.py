@@ -39,8 +39,8 @@ T = TypeVar("T")
 
 
 FRESH_S, FRESH_S_MAX = 0.1, 1.0
-"""A claimed row is read again if work begins later than this after its claim, in seconds: than
-three times as long as the claim took, but not below the first nor above the second figure.
+"""Least and most time, in seconds, after which a claimed row is read again before work begins on
+it: three times as long as its claim took.
 """
 AHEAD_MAX = 500
 """Most rows in a queue that has grown."""

@@ -15,6 +15,7 @@ from .state import FREE
 LINES_MAX: Final = 60
 """Most lines of a timeline; the last ones are shown."""
 LINES_BEHIND: Final = 10
+"""Most lines of what came after the change that a timeline is about."""
 
 TOKEN_DIGITS: Final = 8
 
@@ -31,7 +32,7 @@ def timeline(changes: Iterable[Change], table: str, key: str, *, around: int | N
         changes: the whole history.
         table: the table's name.
         key: the row's key as text; see `key_text`.
-        around: the number of a change, behind which few others are shown.
+        around: the number of the change that it is about; None: the end of the history.
     """
     all_changes = list(changes)
     own = [change for change in all_changes if (change.table, change.key) == (table, key)]

@@ -167,7 +167,6 @@ class Base(DeclarativeBase):
 
 async def clicked(database: TemporaryDatabase) -> tuple[Bank, EventLog[Click]]:
     """Return a flow over a log whose events are all done, and old."""
-
     streams = Streams(Base)
     log = streams.log("clicks", Click, key=lambda click: click.page)
     flow: Any = streams.flow("counts", log, shards=2, step_rows_max=5)

@@ -24,7 +24,6 @@ from rowlock.testing import Failpoints, TemporaryDatabase, run_until_settled
 
 from ...cancellation.cancelling import Canceller, cancelled_at
 from ...leases.transactions import checked_out
-from ...lengths import at_length
 from ..snapshots.reading import LONG_S
 from ..walk.flows import Bank, add_up, open_bank
 from ..walk.test_steps import held, write_of
@@ -266,7 +265,7 @@ async def test_a_cancelled_reader_has_no_session(
     reader = {"consume": consume, "wait_for": wait_for, "snapshot": snapshot}[name]
     async with PipelineManager(bank.sessions, bank.streams.pipelines()):
         await wait_for()
-        for at in count(step=at_length(3, 1)):
+        for at in count(step=times):
             if not await cancelled_at(reader, Canceller(at, times)):
                 break
             assert checked_out(engine) == 0, at

@@ -38,7 +38,6 @@ class Base(DeclarativeBase):
 
 async def new_table(database: TemporaryDatabase) -> Table:
     """Create the tables of the wing, and return that of the states."""
-
     tables = StreamTables.of(Base)
     await database.create_tables(Base.metadata)
     return tables.state

@@ -169,8 +169,7 @@ class BatchMapProcessor(Processor):
             if bodies:
                 self._answer(await to_await(self._function(bodies)))
 
-    # contextlib would assign a traceback to what it raises again, which frozen errors refuse.
-
+    # One call. Not by contextlib: it assigns tracebacks to errors, which frozen ones refuse.
     def __enter__(self) -> list[Any]:
         if self._carrier.has_callers:
             self._call = Call(self, is_awaited=self._status is NodeStatus.ASYNC)
@@ -184,10 +183,11 @@ class BatchMapProcessor(Processor):
         return self._bodies()
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> bool:
+        call, self._call = self._call, None
         if error is not None:
             self._fail_all(error)  # of the host; raised again if it ends the run
-        if self._call is not None:
-            self._call.end()
+        if call is not None:
+            call.end()
         return True
 
     def _bodies(self) -> list[Any]:
