@@ -8,8 +8,9 @@ transaction that rolls back leaves no note.
 The order: changes are numbered by the database. Those of one row are in the order of their commits,
 since each is numbered while its row is locked and that lock ends with the transaction. On SQLite
 there is one writer, so all are. On PostgreSQL numbers of different rows may be in another order
-than their commits. Two rows may still be compared where the changes of one are made with the other
-locked, as rowlock locks related rows with their main row locked; nothing else may rest on it.
+than their commits: one that was made first may be committed last. Two rows may still be compared
+where the changes of one are made with the other locked, as rowlock locks related rows with their
+main row locked, or by the snapshot that a change carries; nothing else may rest on it.
 
 Not here: the judge (``checker.py``). A change of nothing, such as a lease set to what it was, is
 not noted.
@@ -38,7 +39,7 @@ HISTORY_TABLE: Final = "rowlock_history"
 
 HISTORY_QUERY: Final = (
     "SELECT number, place, key_before, key_after, instant, statement_at, transaction_at,"
-    f" transaction_id, was, became FROM {HISTORY_TABLE} ORDER BY number"
+    f" transaction_id, snapshot, was, became FROM {HISTORY_TABLE} ORDER BY number"
 )
 """What `changes_from` reads the rows of."""
 
@@ -49,12 +50,12 @@ _TABLE: Final = {
     "sqlite": (
         f"CREATE TABLE {HISTORY_TABLE} (number INTEGER PRIMARY KEY AUTOINCREMENT, place TEXT NOT"
         " NULL, key_before TEXT, key_after TEXT, instant TEXT NOT NULL, statement_at TEXT NOT"
-        " NULL, transaction_at TEXT, transaction_id INTEGER, was TEXT, became TEXT)"
+        " NULL, transaction_at TEXT, transaction_id INTEGER, snapshot TEXT, was TEXT, became TEXT)"
     ),
     "postgresql": (
         f"CREATE TABLE {HISTORY_TABLE} (number BIGSERIAL PRIMARY KEY, place TEXT NOT NULL,"
         " key_before TEXT, key_after TEXT, instant TEXT NOT NULL, statement_at TEXT NOT NULL,"
-        " transaction_at TEXT, transaction_id BIGINT, was TEXT, became TEXT)"
+        " transaction_at TEXT, transaction_id BIGINT, snapshot TEXT, was TEXT, became TEXT)"
     ),
 }
 
@@ -95,6 +96,7 @@ class Change:
         statement_at: when its statement began; on SQLite the same.
         transaction_at: when its transaction began; on SQLite nobody knows, and it is None.
         transaction: tells transactions apart; None on SQLite.
+        snapshot: which transactions had ended when it was noted, as PostgreSQL writes it.
         table: the table's name.
         key: the row's key as text; see `key_text`.
         before: None if the row was inserted, or was there when the historian came.
@@ -110,6 +112,14 @@ class Change:
     key: str
     before: RowState | None
     after: RowState | None
+    snapshot: str | None = None
+
+    def was_noted_after(self, transaction: int) -> bool:
+        """Whether `transaction`, which was committed at some time, was so already."""
+        if self.snapshot is None:
+            return True
+        _, ends, running = self.snapshot.split(":")
+        return transaction < int(ends) and str(transaction) not in running.split(",")
 
 
 def historian_statements(
@@ -186,6 +196,7 @@ def _changes_of(row: Sequence[Any]) -> Iterable[Change]:
         statement_at,
         transaction_at,
         transaction,
+        snapshot,
         was,
         became,
     ) = row
@@ -197,7 +208,16 @@ def _changes_of(row: Sequence[Any]) -> Iterable[Change]:
 
     def change(key: str, before: RowState | None, after: RowState | None) -> Change:
         return Change(
-            number, at, began_at, opened_at, transaction, table, _digits(key), before, after
+            number,
+            at,
+            began_at,
+            opened_at,
+            transaction,
+            table,
+            _digits(key),
+            before,
+            after,
+            snapshot,
         )
 
     # A row that got another key is, for everybody who looks for it, gone, and another one has come.
@@ -323,8 +343,8 @@ def _on_postgresql(watched: _Watched) -> list[str]:
     )
     into = (
         f"INSERT INTO {HISTORY_TABLE} (place, instant, statement_at, transaction_at,"
-        f" transaction_id, key_before, key_after, was, became) SELECT {watched.place}, {instants},"
-        " txid_current()"
+        f" transaction_id, snapshot, key_before, key_after, was, became) SELECT {watched.place},"
+        f" {instants}, txid_current(), txid_current_snapshot()::text"
     )
     old, new = "CASE WHEN TG_OP <> 'INSERT' THEN {} END", "CASE WHEN TG_OP <> 'DELETE' THEN {} END"
     noted = ", ".join(

@@ -54,6 +54,22 @@ def test_a5_without_transactions_a_claim_in_between_tells(
     assert {violation.promise for violation in check(changes)} == broken
 
 
+@pytest.mark.parametrize(
+    ("snapshot", "broken"), [("3:9:3,5", set()), ("2:3:", set()), ("3:9:3", {"A5"})]
+)
+def test_a5_a_related_row_may_be_taken_while_the_outcome_is_not_committed(
+    story: Story, snapshot: str, broken: set[str]
+) -> None:
+    """A transaction that stalls before its COMMIT would be blamed for a lease that ended then."""
+    story.take(story.claim(), "7", "disks")
+    story.apply()
+    story.wait(LEASE_S)
+    story.claim("7", "disks", owner="D")
+    assert story.changes[-2].transaction == 5
+    story.changes[-1] = replace(story.changes[-1], snapshot=snapshot)
+    assert story.broken() == broken
+
+
 def test_a8_a_stamp_is_not_ahead_of_the_clock(story: Story) -> None:
     """A row would be passed over until the time has come."""
     story.claim()

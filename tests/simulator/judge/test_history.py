@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, select, update
 from sqlalchemy.dialects import mysql, sqlite
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import LockColumns, PipelineManager, Retry, ScheduleColumns, database_now, events
@@ -126,6 +127,30 @@ async def test_every_change_of_a_lease_is_noted_with_its_time(
     if database.dialect_name == "postgresql":
         assert (freed_.transaction, freed_.transaction_at) == (gone.transaction, clock.now)
         assert taken.transaction != freed_.transaction
+
+
+async def test_a_change_says_which_transactions_had_ended(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """What is committed late would be taken for what was there all along."""
+    database = postgresql_database
+    await prepare(database)
+    async with database.session_factory.begin() as session:
+        session.add_all([Run(id=1), Run(id=2)])
+
+    async def change(session: AsyncSession, key: int, attempts: int) -> None:
+        await session.execute(update(Run).where(Run.id == key).values(attempts=attempts))
+
+    async with database.session_factory.begin() as late:
+        await change(late, 1, 1)
+        async with database.session_factory.begin() as session:
+            await change(session, 2, 1)
+    async with database.session_factory.begin() as session:
+        await change(session, 2, 2)
+    *_, first, meanwhile, afterwards = await history(database)
+    assert first.transaction is not None
+    assert not meanwhile.was_noted_after(first.transaction)
+    assert afterwards.was_noted_after(first.transaction)
 
 
 async def test_only_what_was_committed_and_changed_is_noted(database: TemporaryDatabase) -> None:

@@ -29,8 +29,10 @@ def released_late(change: Change, history_state: HistoryState) -> Iterator[str]:
     history = history_state.tokens.get(token)
     if history is None or history.processed is None or history.home in (None, place_of(change)):
         return
-    if change.transaction is not None:
-        is_later = change.transaction != history.processed.transaction
+    outcome = history.processed.transaction
+    if outcome is not None:
+        # While the outcome is not committed, a related lease may end and its row be taken.
+        is_later = change.transaction != outcome and change.was_noted_after(outcome)
     else:
         # Nobody knows SQLite's transactions, but it has one writer at a time.
         is_later = after.lock_token is not None or history_state.claimed > history.processed.number
