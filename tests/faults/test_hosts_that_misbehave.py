@@ -118,10 +118,10 @@ async def test_a_transaction_left_open_holds_up_its_own_row_only(
             told = await heard.wait_for(events.ItemApplied, count=4)
             assert {event.row_id for event in told} == {row.id for row in others}
             # The lease of that one row cannot be renewed either, so its work is lost.
-            await heard.wait_for(events.LeaseExpired)
+            await heard.wait_for(events.ItemStale)
             await left[0].close()
             await heard.wait_for(events.ItemApplied, count=5)
-            assert {event.row_id for event in heard.of(events.LeaseExpired)} == {one.id}
+            assert {event.row_id for event in heard.of(events.ItemStale)} == {one.id}
     assert all(
         (row.status, is_free(row)) == ("active", True) for row in await read_all(database, Volume)
     )
