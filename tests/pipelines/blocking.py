@@ -33,6 +33,14 @@ SETTINGS: Final[dict[str, Any]] = {
     "fetch_delays": (0.1,),
 }
 
+OFTEN: Final = SETTINGS | {
+    "lock_timeout": 60,
+    "heartbeat_trigger": 59,
+    "heartbeat_interval": 0.1,
+    "renew_timeout": 0.5,
+}
+"""Leases that are renewed all the time, and that no machine which stands still loses."""
+
 
 def block_until(condition: Callable[[], bool]) -> None:
     """Keep this thread, and the event loop in it, until the condition holds."""
@@ -44,12 +52,12 @@ def block_until(condition: Callable[[], bool]) -> None:
     raise AssertionError("what the blocked loop waits for did not happen")
 
 
-def outlasted(item: PipelineItem[Any], *, leases: int = 1) -> Callable[[], bool]:
-    """Return whether the lease that `item` has now has ended, and was renewed that many times its
-    length beyond, as far as its holder has heard.
+def outlasted(item: PipelineItem[Any], *, seconds: float) -> Callable[[], bool]:
+    """Return whether the lease that `item` has now was renewed to so much later, as far as its
+    holder has heard.
     """
     first = item.lock_expires_at
-    return lambda: item.lock_expires_at >= first + leases * LOCK_TIMEOUT
+    return lambda: item.lock_expires_at >= first + timedelta(seconds=seconds)
 
 
 async def until_so(condition: Callable[[], Any]) -> None:

@@ -33,7 +33,7 @@ from ..host import (
     VolumePipeline,
     heard_events,
 )
-from .blocking import LOCK_TIMEOUT, LOOK_EVERY_S, SETTINGS, block_until, outlasted, until_so
+from .blocking import LOCK_TIMEOUT, LOOK_EVERY_S, OFTEN, SETTINGS, block_until, outlasted, until_so
 from .scenes import add, is_claim, is_free, is_outcome, is_renewal, read, read_all
 
 
@@ -89,7 +89,7 @@ async def test_a_blocked_loop_costs_no_lease(database: TemporaryDatabase) -> Non
         elif len(runs) == 2:
             # Beside this one, another is being worked on, and two wait in the queue.
             with other.at_work():
-                block_until(outlasted(item, leases=3))
+                block_until(outlasted(item, seconds=3 * LOCK_TIMEOUT.total_seconds()))
                 assert other.has_looked.is_set()
             is_over.set()
         return Apply({"status": "active"})
@@ -150,7 +150,8 @@ async def test_a_loop_blocked_within_a_transaction_costs_no_lease(  # noqa: C901
     def block() -> None:
         if not blocks and len(items) == 2 and threading.get_ident() == loops_thread:
             blocks.append(moment)
-            block_until(outlasted(items[second.id]))
+            block_until(outlasted(items[second.id], seconds=1))
+            blocks.append("renewed")
 
     def on_execute(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         if STATEMENTS[moment](statement):
@@ -177,7 +178,7 @@ async def test_a_loop_blocked_within_a_transaction_costs_no_lease(  # noqa: C901
         return Apply({"status": "active"}, also=also if moment in WITH_STATEMENTS else None)
 
     event.listen(database.engine.sync_engine, "after_cursor_execute", on_execute)
-    pipelines = [LockingPipeline(answer=answer, **SETTINGS), AttachmentPipeline(**SETTINGS)]
+    pipelines = [LockingPipeline(answer=answer, **OFTEN), AttachmentPipeline(**OFTEN)]
     async with PipelineManager(database.session_factory, pipelines) as manager:
 
         async def first_is_active() -> bool:
@@ -185,7 +186,7 @@ async def test_a_loop_blocked_within_a_transaction_costs_no_lease(  # noqa: C901
 
         await until_so(first_is_active)
         is_written.set()
-    assert blocks == [moment]
+    assert blocks == [moment, "renewed"]
     assert runs == Counter({first.id: 1, second.id: 1})
     counters = manager.statistics()["LockingPipeline"].counters
     assert (
@@ -261,7 +262,7 @@ async def test_a_loop_that_stands_still_in_the_log_costs_no_lease(
                 block_until(is_over.is_set)
 
     async def answer(item: PipelineItem[Any]) -> Outcome:
-        renewed = outlasted(item)
+        renewed = outlasted(item, seconds=1)
         watch = threading.Thread(target=lambda: (block_until(renewed), is_over.set()))
         watch.start()
         logging.getLogger("rowlock").warning("stuck")
@@ -271,7 +272,7 @@ async def test_a_loop_that_stands_still_in_the_log_costs_no_lease(
     handler = Stuck()
     logging.getLogger("rowlock").addHandler(handler)
     try:
-        pipeline = VolumePipeline(answer=answer, **SETTINGS)
+        pipeline = VolumePipeline(answer=answer, **OFTEN)
         async with PipelineManager(sqlite_database.session_factory, [pipeline]) as manager:
             await until_so(lambda: manager.statistics()[pipeline.name].counters["applied"])
     finally:
@@ -300,14 +301,8 @@ async def test_an_outcome_that_always_blocks_fails_in_the_end(
     handler.addFilter(lambda record: record.rowlock_purpose == "write an outcome")  # type: ignore[attr-defined]
     logger = logging.getLogger("rowlock.database.transaction")
     logger.addHandler(handler)
-    settings = SETTINGS | {
-        "lock_timeout": 60,
-        "heartbeat_trigger": 30,
-        "heartbeat_interval": 0.1,
-        "renew_timeout": 0.5,
-    }
     try:
-        pipeline = RunPipeline(answer=Apply({"status": "done"}, also=also), **settings)
+        pipeline = RunPipeline(answer=Apply({"status": "done"}, also=also), **OFTEN)
         async with PipelineManager(sqlite_database.session_factory, [pipeline]) as manager:
             await until_so(lambda: manager.statistics()[pipeline.name].counters["retried"])
     finally:
