@@ -5,6 +5,7 @@ would anywhere else. And of silence: what is not heard because nobody listened i
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -25,6 +26,7 @@ from rowlock.dispatch import (
     Progress,
     Task,
     ThreadEngine,
+    WorkerGone,
 )
 from rowlock.dispatch.attempt import CATCH_UP_S, next_event
 from rowlock.testing import TemporaryDatabase, virtual_time
@@ -247,3 +249,29 @@ async def test_who_is_cancelled_again_and_again_listens_no_more() -> None:
         hearing.cancel()
     await asyncio.wait({hearing})
     assert ends == ["tidied"]
+
+
+async def test_who_is_cancelled_as_the_worker_is_lost_leaves_no_error_behind() -> None:
+    """asyncio would log that an exception was never retrieved, and hosts that watch for it would
+    be alarmed by each attempt that ends twice in one moment.
+    """
+    told: list[Any] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, context: told.append(context))
+    is_gone = asyncio.Event()
+
+    async def lost() -> AsyncGenerator[AttemptEvent, None]:
+        await is_gone.wait()
+        raise WorkerGone("a", "gone")
+        yield Heartbeat()
+
+    hearing = asyncio.create_task(next_event(lost(), within_s=30))
+    await asyncio.sleep(0)
+    [coming] = [task for task in asyncio.all_tasks() if task.get_name().endswith("an attempt")]
+    coming.add_done_callback(lambda _task: hearing.cancel())
+    is_gone.set()
+    await asyncio.wait({hearing})
+    assert hearing.cancelled()
+    del coming, hearing
+    gc.collect()
+    assert not told

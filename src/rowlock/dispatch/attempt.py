@@ -289,6 +289,8 @@ async def next_event(events: Events, *, within_s: float) -> AttemptEvent:
     coming: asyncio.Task[AttemptEvent] = asyncio.create_task(
         as_host_code(partial(anext, events)), name="rowlock: hear an attempt"
     )
+    # asyncio would log what was raised in the moment in which the caller is cancelled.
+    coming.add_done_callback(lambda task: task.cancelled() or task.exception())
     try:
         await asyncio.wait({coming}, timeout=within_s)
         while not coming.done():
@@ -306,8 +308,6 @@ async def next_event(events: Events, *, within_s: float) -> AttemptEvent:
 
 async def _ended(task: asyncio.Task[AttemptEvent]) -> None:
     await asyncio.wait({task})
-    if not task.cancelled():
-        task.exception()  # asyncio would log that it was never retrieved
 
 
 PROGRESS_EVERY_S = 1.0
