@@ -82,13 +82,6 @@ def test_calls_run_in_one_child() -> None:
     assert first == second != os.getpid()
 
 
-def test_value_without_pickle_is_an_error() -> None:
-    """A value that cannot travel would hang, or not be found by its operator."""
-    with pytest.raises((pickle.PicklingError, AttributeError, TypeError)) as caught:
-        asyncio.run(run_graph(graph_of(str, [lambda: None])))
-    assert caught.value.__notes__[-1] == "in parse, lane 0"
-
-
 class Locked:
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -168,12 +161,6 @@ def test_function_that_no_child_finds_is_a_mistake() -> None:
     assert flow.map(process_id, on="process", name="own") is not None
 
 
-def test_child_that_dies_is_an_error() -> None:
-    """A crash in C would look like a call that never ends."""
-    with pytest.raises(BrokenWorkerProcess):
-        asyncio.run(run_graph(graph_of(os._exit, [3])))
-
-
 def test_main_module_that_cannot_be_imported_is_explained(tmp_path: Path) -> None:
     """A host would not learn why no child begins: its main module is run by each of them."""
     program = tmp_path / "program.py"
@@ -186,7 +173,7 @@ def test_main_module_that_cannot_be_imported_is_explained(tmp_path: Path) -> Non
 
 
 def test_child_that_dies_gets_no_advice() -> None:
-    """A crash of a call would be blamed on the main module."""
+    """A crash in C would look like a call that never ends, or be blamed on the main module."""
     with pytest.raises(BrokenWorkerProcess) as caught:
         asyncio.run(ProcessLane().call(os._exit, 3))
     assert not hasattr(caught.value, "__notes__")

@@ -50,7 +50,7 @@ class Waits:
         """Return a graph, the list that its sink fills, and how many values are to come."""
         random = Random(1000 * self.seed + 10 * level + value)
         graph, found = Graph(f"level {level}"), list[int]()
-        count, width = random.randint(1, 150), random.randint(1, 3)
+        count, width = random.randint(1, at_length(50, 150)), random.randint(1, 3)
         numbers: list[Iterable[int]] = [iter(range(count)) for _ in range(width)]
         flow, *others = [graph.source(one, on="thread") for one in numbers]
         flow = flow.merge(*others)

@@ -19,7 +19,7 @@ from ...simulator.scenario import Scenario, World
 from ...simulator.simulation import simulate
 from .documents import Document, Ingest, Outside
 
-SEEDS = int(os.environ.get("ROWLOCK_GRAPH_SEEDS", "8"))
+SEEDS = int(os.environ.get("ROWLOCK_GRAPH_SEEDS", "4"))
 
 
 class Unreliable(Outside):

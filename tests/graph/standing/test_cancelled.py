@@ -14,6 +14,7 @@ import pytest
 from rowlock.graph import Flow, StandingGraph
 from rowlock.testing import run_virtual, virtual_time
 
+from ...lengths import at_length
 from .scenes import Gate, doubled, outcomes, settled
 
 OTHERS = 20
@@ -101,7 +102,7 @@ def test_cancelled_at_each_suspension() -> None:
     """A call would go on for a row that is released, or a neighbour be lost with it."""
     steps = 0
     while run_virtual(partial(scene, steps)):
-        steps += 1
+        steps += at_length(3, 1)
     assert steps > 50
 
 

@@ -62,14 +62,14 @@ async def test_each_caller_gets_its_own_result(build: Any) -> None:
 
 
 @pytest.mark.parametrize("on", PLACES)
-async def test_ten_thousand_submits_of_which_some_fail(on: Any) -> None:
+async def test_thousands_of_submits_of_which_some_fail(on: Any) -> None:
     """An error would reach another caller, or the graph stop after some of them."""
     failed = 0
     async with StandingGraph(lambda flow: flow.map(evens_fail, lanes=4, on=on)) as graph:
 
         async def submit_all(first: int) -> None:
             nonlocal failed
-            for value in range(first, 10_000, 20):
+            for value in range(first, 2000, 20):
                 try:
                     assert await graph.submit(value) == value
                 except ValueError as error:
@@ -77,9 +77,9 @@ async def test_ten_thousand_submits_of_which_some_fail(on: Any) -> None:
                     failed += 1
 
         await asyncio.gather(*map(submit_all, range(20)))
-        assert failed == 1000
+        assert failed == 200
         (operator,) = [one for one in graph.statistics().operators if one.name == "evens_fail"]
-        assert (operator.came, operator.went, operator.failed) == (10_000, 9000, 1000)
+        assert (operator.came, operator.went, operator.failed) == (2000, 1800, 200)
 
 
 @pytest.mark.parametrize("on", PLACES)
