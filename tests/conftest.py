@@ -15,7 +15,9 @@ emptied or dropped afterwards.
 
 `--database=sqlite|postgresql|both` chooses. Unless it does, tests that are marked
 `either_database`, since their promise is kept above the database, run on SQLite alone, which is
-quicker; ``but=["test_a"]`` names tests of a module that are not meant.
+quicker; ``but=["test_a"]`` names tests of a module that are not meant. Where cases are many and
+each database counts, `databases_in_turn` runs each case on one of them, by turns; ``first=1``
+begins with PostgreSQL, so that tests of the same cases meet both.
 """
 
 from __future__ import annotations
@@ -92,12 +94,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def is_second_run(item: pytest.Item) -> bool:
-    """Whether a test does on PostgreSQL what it does on SQLite, and either would do."""
-    mark, call = item.get_closest_marker("either_database"), getattr(item, "callspec", None)
+    """Whether a test does on PostgreSQL what it does on SQLite, and either would do; or the other
+    database has its turn.
+    """
+    call = getattr(item, "callspec", None)
+    name = None if call is None else call.params.get("rowlock_database_name")
+    if call is None or name is None:
+        return False
+    if in_turn := item.get_closest_marker("databases_in_turn"):
+        case = sum(call.indices.values()) - call.indices["rowlock_database_name"]
+        return name != ("sqlite", "postgresql")[(case + in_turn.kwargs.get("first", 0)) % 2]
+    mark = item.get_closest_marker("either_database")
     return (
         mark is not None
-        and call is not None
-        and call.params.get("rowlock_database_name") == "postgresql"
+        and name == "postgresql"
         and getattr(item, "originalname", "") not in mark.kwargs.get("but", ())
     )
 

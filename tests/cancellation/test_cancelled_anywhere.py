@@ -75,6 +75,7 @@ async def sweep(database: TemporaryDatabase, name: str, *, times: int, step: int
     assert at > 3
 
 
+@pytest.mark.databases_in_turn
 @pytest.mark.parametrize("name", ACTS)
 async def test_cancelled_once(database: TemporaryDatabase, name: str) -> None:
     """A cancellation in the wrong moment would leave something behind."""
@@ -82,6 +83,7 @@ async def test_cancelled_once(database: TemporaryDatabase, name: str) -> None:
 
 
 @pytest.mark.usefixtures("without_garbage_collector")
+@pytest.mark.databases_in_turn(first=1)
 @pytest.mark.parametrize("name", ACTS)
 async def test_cancelled_twice_in_a_row(database: TemporaryDatabase, name: str) -> None:
     """The second cancellation would interrupt what tidies up after the first."""
@@ -89,6 +91,7 @@ async def test_cancelled_twice_in_a_row(database: TemporaryDatabase, name: str) 
 
 
 @pytest.mark.usefixtures("without_garbage_collector")
+@pytest.mark.databases_in_turn
 @pytest.mark.parametrize("name", ACTS)
 async def test_cancelled_in_a_storm(database: TemporaryDatabase, name: str) -> None:
     """Who is cancelled again and again would lose patience."""

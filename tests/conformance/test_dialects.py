@@ -197,6 +197,7 @@ async def test_a_lease_lives_alike_for_every_kind_of_model(
         assert found == {item.id: Written.APPLIED if processed else Written.STALE}
 
 
+@pytest.mark.databases_in_turn
 @each_kind
 async def test_what_was_left_behind_is_swept_for_every_kind_of_model(
     database_with_clock: TemporaryDatabase, model: type[Any]
@@ -212,6 +213,7 @@ async def test_what_was_left_behind_is_swept_for_every_kind_of_model(
     assert list((await columns_of(database, leased, "lock_owner")).values()) == [(None,)]
 
 
+@pytest.mark.databases_in_turn(first=1)
 @each_kind
 async def test_the_oldest_come_first_for_every_kind_of_model(
     database_with_clock: TemporaryDatabase, model: type[Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from sqlalchemy import null, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -16,6 +17,7 @@ from .kinds import ByNumber, ByUuid
 from .test_dialects import claimed, columns_of, each_kind, insert_rows, transact
 
 
+@pytest.mark.databases_in_turn
 @each_kind
 async def test_both_key_and_token_must_match(database: TemporaryDatabase, model: type[Any]) -> None:
     """A lease would be renewed or released under another row's token."""
@@ -58,6 +60,7 @@ async def test_many_leases_in_one_condition(database: TemporaryDatabase) -> None
     assert len(keys) == 1200
 
 
+@pytest.mark.databases_in_turn(first=1)
 @each_kind
 async def test_at_most_so_many_rows(database: TemporaryDatabase, model: type[Any]) -> None:
     """One statement would write all rows of a large table."""

@@ -1,7 +1,8 @@
 """A replica dies, or freezes past its lease, at a boundary of a statement; another one finishes its
 story, once.
 
-Each sixth boundary is tried, others for each act and database; and all of them in ``nox -s long``.
+Each sixth boundary is tried, others for each act, and each story on one database for each act; all
+of them on both in ``nox -s long``.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ def tried(name: str, database: TemporaryDatabase, *, act: str) -> range:
     return range(first % EVERY, BOUNDARIES_MAX, EVERY)
 
 
+@pytest.mark.databases_in_turn
 @pytest.mark.parametrize("name", STORIES)
 async def test_killed_at_boundaries(
     database_with_clock: TemporaryDatabase, nursery: Nursery, clock_file: Path, name: str
@@ -63,6 +65,7 @@ async def test_killed_at_boundaries(
     assert BOUNDARIES_MIN <= at < BOUNDARIES_MAX - EVERY
 
 
+@pytest.mark.databases_in_turn(first=1)
 @pytest.mark.parametrize("name", STORIES)
 async def test_frozen_at_boundaries(
     database_with_clock: TemporaryDatabase, nursery: Nursery, clock_file: Path, name: str

@@ -18,6 +18,7 @@ from .survivors import finish, history, judge, make_tables, set_scene, wait_for_
 from .test_death import BOUNDARIES_MAX, BOUNDARIES_MIN, EVERY, tried
 
 
+@pytest.mark.databases_in_turn
 @pytest.mark.parametrize("name", STORIES)
 async def test_an_error_at_boundaries(
     database_with_clock: TemporaryDatabase, tmp_path: Path, name: str
