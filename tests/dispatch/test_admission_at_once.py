@@ -9,6 +9,7 @@ import sqlite3
 import sys
 from collections import Counter
 from contextlib import AsyncExitStack
+from itertools import cycle, product
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from rowlock.dispatch import COMPLETED, DispatchPipeline
 from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX
+from ..lengths import at_length
 from ..locks.creators import begins_by_itself
 from .renders import Fleet, Render, Scenes, all_renders, submit
 
@@ -52,8 +54,12 @@ async def set_journal(database: TemporaryDatabase, journal: str) -> None:
         await connection.exec_driver_sql(f"PRAGMA journal_mode = {journal}")
 
 
-@pytest.mark.parametrize("begin", BEGINS)
-@pytest.mark.parametrize("journal", ["DELETE", "WAL"])
+@pytest.mark.parametrize(
+    ("begin", "journal"),
+    at_length(
+        list(zip(BEGINS, cycle(["DELETE", "WAL"]))), list(product(BEGINS, ["DELETE", "WAL"]))
+    ),
+)
 async def test_all_get_a_row_or_a_refusal_and_the_ceiling_is_exact(
     sqlite_database: TemporaryDatabase, begin: str | None, journal: str
 ) -> None:

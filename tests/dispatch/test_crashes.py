@@ -1,5 +1,5 @@
-"""The crash matrix: submit, accept, stage done and complete, each cut or killed at every
-boundary and every await.
+"""The crash matrix: submit, accept, stage done and complete, each cut at boundaries of statements
+(each fifth of an attempt by default), or killed at every await.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ from rowlock.dispatch import (
 from rowlock.testing import Failpoints, TemporaryDatabase, crash_everywhere, virtual_time
 from rowlock.testing.failpoints import lose_connection
 
+from ..lengths import at_length
 from .renders import Fleet, Render, Scenes, all_renders, settled, submit
 
 BOUNDARIES_MIN = 12
 """As many boundaries an attempt has at least; fewer, and the sweep is no sweep."""
+EVERY = at_length(5, 1)
+"""Each fifth boundary of an attempt is on either side of a statement in turn."""
 
 
 class Store:
@@ -76,7 +79,7 @@ async def test_killed_at_every_await(rowlock_database_with_clock: TemporaryDatab
 
 
 @virtual_time
-async def test_cut_at_every_boundary_of_an_attempt(virtual_database: TemporaryDatabase) -> None:
+async def test_cut_at_boundaries_of_an_attempt(virtual_database: TemporaryDatabase) -> None:
     """A connection that is lost at the wrong moment would lose the row, or do a recorded stage
     again.
     """
@@ -98,7 +101,7 @@ async def test_cut_at_every_boundary_of_an_attempt(virtual_database: TemporaryDa
         assert renders.statistics().counters["changed"] == 0, points.reached
         if points.reached is None:
             break
-        boundary += 1
+        boundary += EVERY
     assert boundary > BOUNDARIES_MIN
 
 

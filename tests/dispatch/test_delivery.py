@@ -60,7 +60,7 @@ async def test_it_runs_from_the_moment_a_worker_accepts(
     """
     fleet = Fleet(1)
     async with PipelineManager(
-        virtual_database.session_factory, [pipeline_of(fleet, Scenes(600))]
+        virtual_database.session_factory, [pipeline_of(fleet, Scenes(300))]
     ) as manager:
         del manager
         await add(virtual_database, Render(dedup_key="a"))
@@ -69,11 +69,11 @@ async def test_it_runs_from_the_moment_a_worker_accepts(
         assert (row.status, row.worker) == (RUNNING, "worker-1")
         assert row.started_at is not None
         assert row.started_at - row.submitted_at < timedelta(seconds=6)
-        [done] = await settled(virtual_database)
+        [done] = await settled(virtual_database, every_s=60)
     assert (done.status, done.url, done.error) == (COMPLETED, "https://pictures/", None)
     assert done.finished_at is not None
     assert done.finished_at - row.started_at == pytest.approx(
-        timedelta(seconds=600), abs=timedelta(seconds=1)
+        timedelta(seconds=300), abs=timedelta(seconds=1)
     )
     assert fleet.begun == {"a": 1}
 
@@ -158,7 +158,7 @@ async def test_the_deadline_counts_from_the_submission(virtual_database: Tempora
     renders = pipeline_of(fleet, dispatch_deadline=600)
     async with PipelineManager(virtual_database.session_factory, [renders]):
         await submit(virtual_database, renders, "a")
-        [row] = await settled(virtual_database)
+        [row] = await settled(virtual_database, every_s=60)
     assert row.status == FAILED
     assert row.error == "capacity: no worker has done it within 600 s after its submission"
     assert row.finished_at is not None
@@ -287,16 +287,16 @@ async def test_a_failure_is_final_and_tells_no_paths(virtual_database: Temporary
 async def test_the_time_limit_ends_an_attempt(virtual_database: TemporaryDatabase) -> None:
     """A handler that hangs would keep its worker for ever."""
     fleet = Fleet(1)
-    renders = pipeline_of(fleet, Scenes(10_000), time_limit=900)
+    renders = pipeline_of(fleet, Scenes(10_000), time_limit=300)
     async with PipelineManager(virtual_database.session_factory, [renders]):
         await submit(virtual_database, renders, "a")
-        [row] = await settled(virtual_database)
+        [row] = await settled(virtual_database, every_s=60)
         assert fleet.running == 0
-    assert (row.status, row.error) == (FAILED, "internal: the time limit of 900 s is over")
+    assert (row.status, row.error) == (FAILED, "internal: the time limit of 300 s is over")
     assert row.finished_at is not None
     assert row.started_at is not None
     assert row.finished_at - row.started_at == pytest.approx(
-        timedelta(seconds=900), abs=timedelta(seconds=1)
+        timedelta(seconds=300), abs=timedelta(seconds=1)
     )
 
 
@@ -547,7 +547,7 @@ async def test_a_replica_leases_no_more_than_it_can_begin(
 ) -> None:
     """A replica that is full for hours would keep as many rows again from one that is idle."""
     full, idle = Fleet(4), Fleet(4)
-    first, second = (pipeline_of(fleet, Scenes(3600), workers_num=4) for fleet in (full, idle))
+    first, second = (pipeline_of(fleet, Scenes(60), workers_num=4) for fleet in (full, idle))
     async with PipelineManager(virtual_database.session_factory, [first]):
         await submit(virtual_database, first, *(f"{number}" for number in range(8)))
         await asyncio.sleep(10)
@@ -555,7 +555,7 @@ async def test_a_replica_leases_no_more_than_it_can_begin(
         async with PipelineManager(virtual_database.session_factory, [second]):
             await asyncio.sleep(10)
             assert (full.running, idle.running) == (4, 4)
-            await settled(virtual_database, every_s=60)
+            await settled(virtual_database, every_s=10)
     assert (full.running_max, idle.running_max) == (4, 4)
 
 

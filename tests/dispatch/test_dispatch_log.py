@@ -74,7 +74,7 @@ async def test_each_round_of_offers_is_told(
         await submit(virtual_database, renders, "a", "b")
         async with PipelineManager(virtual_database.session_factory, [renders]):
             await settled(virtual_database)
-            await asyncio.sleep(600)
+            await asyncio.sleep(2 * WINDOW_S)
     assert lines(caplog) == [("INFO", "DispatchRender: rows offered: 2, workers: 2")]
 
 
@@ -87,7 +87,7 @@ async def test_a_thousand_rows_that_wait_are_no_flood(
     """
     renders = pipeline_of(Fleet(0), retry_interval=10)
     keys = [f"{number:03}" for number in range(40)]
-    minutes = 3
+    minutes = 2
     with caplog.at_level(logging.INFO, logger=NAME):
         await submit(virtual_database, renders, *keys)
         async with PipelineManager(virtual_database.session_factory, [renders]):
