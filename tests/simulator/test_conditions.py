@@ -56,10 +56,10 @@ def test_a_run_without_them_is_the_run_that_it_was() -> None:
     """Whoever adds a kind to a scenario would lose every seed that had told something."""
     plain = [kind for kind in Fault if kind not in ALL_ALONG]
     seeds = [seed for seed in SEEDS if Conditions.drawn(tuple(Fault), seed=seed) == Conditions()][
-        :2
+        :1
     ]
     assert fingerprints(plain, seeds) == fingerprints(list(Fault), seeds)
-    far = [seed for seed in SEEDS if Conditions.drawn(tuple(Fault), seed=seed).round_trip_s][:2]
+    far = [seed for seed in SEEDS if Conditions.drawn(tuple(Fault), seed=seed).round_trip_s][:1]
     assert fingerprints(plain, far) != fingerprints([*plain, Fault.LATENCY], far)
 
 
@@ -245,7 +245,7 @@ def test_hooks_raise_until_the_faults_are_over() -> None:
     scenario = scenario_of(Once, Fault.HOOKS, Fault.CLOCK)
     seeds = [
         seed for seed in SEEDS if Fault.HOOKS in Conditions.drawn([Fault.HOOKS], seed=seed).hostile
-    ][:6]
+    ][:3]
     with Simulation(scenario) as simulation:
         reports = list(simulation.run_all(seeds))
     assert all(report.is_good for report in reports)

@@ -15,13 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from rowlock.testing.streams import FlowRecord
-
 from ...simulator.simulation import Simulation
 from .flows import Flows
 from .reached import ENOUGH, NOTED, TOLD, never_reached, table, variants_of
 
-SEEDS = int(os.environ.get("ROWLOCK_SIMULATION_FLOWS", "8"))
+SEEDS = int(os.environ.get("ROWLOCK_SIMULATION_FLOWS", "4"))
 PER_TEST = 2
 STAGES = {"one stage", "two stages", "three stages"}
 COMMAND = "python tests/simulation --of flows --seed {seed} --seeds 1 --story"
@@ -48,7 +46,7 @@ def test_what_no_run_has_reached_is_named() -> None:
 
 def test_a_seed_gives_the_same_history_in_each_process() -> None:
     """A failing seed could not be played again."""
-    seeds = (3,)
+    seeds = (6,)
     with Simulation(Flows) as simulation:
         here = [simulation.run(seed).fingerprint for seed in seeds]
     code = (
@@ -66,22 +64,3 @@ def test_a_seed_gives_the_same_history_in_each_process() -> None:
         check=True,
     )
     assert there.stdout.split() == here
-
-
-class Wrong(Flows):
-    """Its reference expects one step more than there are."""
-
-    def check(self) -> None:
-        records = self.records(self.host.flow)
-        assert records is not None
-        recorded, expected = records
-        more = FlowRecord(expected.next_step + 1, {}, {}, {}, {})
-        assert not recorded.differences(more), recorded.differences(more)[0]
-
-
-def test_a_failure_says_how_to_replay_it() -> None:
-    """Whoever meets a failure would not know where to begin."""
-    with Simulation(Wrong, replay=COMMAND) as simulation:
-        told = str(simulation.run(1))
-    assert "python tests/simulation --of flows --seed 1 --seeds 1 --story" in told
-    assert "steps, not" in told
