@@ -216,7 +216,7 @@ async def test_to_close_is_to_cancel(kind: type[LocalEngine], tmp_path: Path) ->
     assert (tmp_path / "ended").exists() or kind is ProcessEngine
 
 
-@each_engine
+@pytest.mark.parametrize("kind", [LoopEngine, ThreadEngine], ids=lambda kind: kind.kind)
 async def test_a_handler_goes_on_when_its_stage_is_recorded(
     kind: type[LocalEngine], tmp_path: Path
 ) -> None:
@@ -344,13 +344,6 @@ async def test_the_wrong_kind_of_handler_says_which_is_right(
         _, failure = await heard(events)
     assert isinstance(failure, Failed)
     assert f"{kind.__name__} takes" in failure.text
-
-
-async def test_a_process_runs_both_kinds_of_handlers() -> None:
-    """An `async def` handler would need another engine."""
-    async with offered(ProcessEngine(1), task_of(handlers.works)) as events:
-        *_, last = await heard(events)
-    assert isinstance(last, Completed)
 
 
 async def test_a_process_that_is_killed_is_noticed() -> None:

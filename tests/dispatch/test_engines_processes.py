@@ -84,7 +84,9 @@ def other(tmp_path: Path) -> Iterator[Other]:
 async def test_it_beats_while_a_stage_is_recorded(
     tmp_path: Path, handler: Callable[[Task[Any]], Any]
 ) -> None:
-    """A database that is away for a moment would cost every attempt that has just done a stage."""
+    """A database that is away for a moment would cost every attempt that has just done a stage; or
+    a handler of one of both kinds would need another engine, or not wait for its stage.
+    """
     async with offered(ProcessEngine(1), task_of(handler, tmp_path, heartbeat_s=0.01)) as events:
         assert Heartbeat() in await goes_on_when_asked(events, tmp_path)
 
