@@ -31,7 +31,7 @@ from ..simulator.scenario import Scenario, World
 from ..simulator.simulation import simulate
 from .renders import Fleet, Render
 
-SEEDS = int(os.environ.get("ROWLOCK_RENDER_SEEDS", "6"))
+SEEDS = int(os.environ.get("ROWLOCK_RENDER_SEEDS", "3"))
 KEYS = [f"scene-{number}" for number in range(6)]
 CEILING = 5
 
