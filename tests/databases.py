@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
 import asyncpg
-from sqlalchemy import URL
+from sqlalchemy import URL, Dialect, MetaData, Table
+from sqlalchemy.engine.mock import MockConnection
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import LRUCache
 
@@ -59,6 +60,7 @@ class KeptStatements:
 ALIKE: Final = {"pool_size", "max_overflow", "poolclass", "connect_args"}
 """Options of engines that change nothing in a statement."""
 _create_engine = TemporaryDatabase.create_engine
+_create_tables = TemporaryDatabase.create_tables
 
 
 def create_engine(self: TemporaryDatabase, **options: Any) -> AsyncEngine:
@@ -68,9 +70,58 @@ def create_engine(self: TemporaryDatabase, **options: Any) -> AsyncEngine:
     return _create_engine(self, **options)
 
 
+class Written(MockConnection):
+    """Keeps the texts of statements in place of executing them."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__(dialect, lambda ddl, *_, **__: self.exec_driver_sql(self._text_of(ddl)))
+        self.texts: list[str] = []
+
+    def exec_driver_sql(self, text: str) -> None:
+        self.texts.append(text)
+
+    def _text_of(self, ddl: Any) -> str:
+        return str(ddl.compile(dialect=self.dialect))
+
+
+@cache
+def creation(metadata: MetaData, _parts: frozenset[object], dialect: Dialect) -> tuple[str, ...]:
+    """Return the statements that create all tables of a metadata while it has these parts."""
+    written = Written(dialect)
+    metadata.create_all(written, checkfirst=False)  # type: ignore[arg-type]
+    return tuple(written.texts)
+
+
+_dialects: dict[str, Dialect] = {}
+TABLES = {
+    "sqlite": "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')",
+    "postgresql": "SELECT relname FROM pg_class WHERE pg_table_is_visible(oid)"
+    " AND relkind IN ('r', 'p', 'v', 'm', 'f')",
+}
+
+
+async def create_tables(self: TemporaryDatabase, metadata: MetaData) -> None:
+    """Create tables without asking for each one, and compiling it, again in each test."""
+    tables: list[Table] = list(getattr(metadata, "tables", {}).values())
+    if not tables or any(table.schema for table in tables):
+        await _create_tables(self, metadata)
+        return
+    dialect = _dialects.setdefault(self.dialect_name, self.engine.dialect)
+    async with self.engine.begin() as connection:
+        found = await connection.exec_driver_sql(TABLES[self.dialect_name])
+        there = {table.name for table in tables} & set(found.scalars())
+        if not there:
+            parts = frozenset(part for table in tables for part in (*table.c, *table.indexes))
+            for statement in creation(metadata, parts, dialect):
+                await connection.exec_driver_sql(statement)
+        elif len(there) < len(tables):
+            await connection.run_sync(metadata.create_all)
+
+
 def keep_statements() -> None:
-    """Have the engines of all databases of tests keep them."""
+    """Have all databases of tests keep what was compiled for another."""
     TemporaryDatabase.create_engine = create_engine  # type: ignore[method-assign]
+    TemporaryDatabase.create_tables = create_tables  # type: ignore[method-assign]
 
 
 class KeptDatabases(Administration):

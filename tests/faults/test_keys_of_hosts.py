@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Integer, select, text
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from rowlock import Apply, LockColumns, ModelError, Outcome, Pipeline, PipelineItem
 from rowlock.testing import TemporaryDatabase, stepping
 
-from ..host import Base, Volume
+from ..host import Volume
 from ..pipelines.scenes import add, counted, read_all
+
+pytestmark = pytest.mark.either_database
 
 COUNT = 3
 
@@ -57,6 +59,10 @@ class Read(TypeDecorator[Any]):
 class Wanted(LockColumns):
     status: Mapped[str] = mapped_column(default="new")
     is_wanted: Mapped[bool] = mapped_column(default=False)
+
+
+class Base(DeclarativeBase):
+    """The tables of this module alone."""
 
 
 class Alone(Wanted, Base):

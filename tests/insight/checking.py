@@ -240,9 +240,9 @@ DEFECTS: Final = {
 
 
 async def be_well(database: TemporaryDatabase) -> None:
-    async with database.engine.begin() as connection:
-        await connection.run_sync(Base.metadata.create_all)
-        if database.dialect_name == "postgresql":
+    await database.create_tables(Base.metadata)
+    if database.dialect_name == "postgresql":
+        async with database.engine.begin() as connection:
             for table in ("volumes", "fleets"):
                 await connection.execute(text(f"ALTER TABLE {table} SET (fillfactor = 70)"))
 

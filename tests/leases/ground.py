@@ -31,7 +31,8 @@ TIMEOUT = timedelta(seconds=10)
 
 
 async def add(database: TemporaryDatabase, *rows: Any) -> None:
-    await database.create_tables(Base.metadata)
+    for metadata in {Base.metadata, *(type(row).metadata for row in rows)}:
+        await database.create_tables(metadata)
     async with database.session_factory.begin() as session:
         session.add_all(rows)
 

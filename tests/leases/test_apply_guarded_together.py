@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import CHAR, JSON, Numeric, String
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from rowlock import LockColumns, UtcDateTime
@@ -19,10 +19,14 @@ from rowlock.rows.lease_values import unlocked_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 
-from ..host import Base, Run
+from ..host import Run
 from ..pipelines.scenes import faults_of
 from .ground import RUNS, add, apply, claimed, row_of, transact
 from .test_apply_together import TIME
+
+
+class Base(DeclarativeBase):
+    """The tables of this module alone."""
 
 
 class Gauge(LockColumns, Base):

@@ -11,7 +11,7 @@ from sqlalchemy import String, func, literal_column, select, text
 from sqlalchemy.dialects.postgresql import UUID
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
-from sqlalchemy.orm import Mapped, aliased, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, aliased, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from rowlock import LockColumns
@@ -22,7 +22,7 @@ from rowlock.rows.lease_values import unlocked_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 
-from ..host import Base, Run, Volume
+from ..host import Run, Volume
 from ..pipelines.scenes import faults_of
 from .ground import RUNS, VOLUMES, add, claimed, row_of, transact
 
@@ -43,6 +43,10 @@ class Whispered(TypeDecorator[str]):
 
     def bind_expression(self, bindvalue: Any) -> Any:
         return func.lower(bindvalue)
+
+
+class Base(DeclarativeBase):
+    """The tables of this module alone."""
 
 
 class Label(LockColumns, Base):

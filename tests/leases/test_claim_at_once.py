@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Time, event, select, text, update
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import LockColumns, PipelineItem
 from rowlock.database.transaction import in_transaction
@@ -18,8 +18,12 @@ from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.lock_tokens import deaths_of
 from rowlock.testing import TemporaryDatabase
 
-from ..host import Base, Run, Volume
+from ..host import Run, Volume
 from .ground import MARGIN, RUNS, TIMEOUT, VOLUMES, add, order_for
+
+
+class Base(DeclarativeBase):
+    """The tables of this module alone."""
 
 
 class Clocked(LockColumns, Base):

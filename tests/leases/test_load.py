@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, inspect
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
-from sqlalchemy.orm import Mapped, joinedload, load_only, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, joinedload, load_only, mapped_column
 from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock import LockColumns, PipelineItem, make_due, unpark
@@ -23,8 +23,12 @@ from rowlock.leases.renew import renew
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 
-from ..host import Attachment, Base, Run, Volume
+from ..host import Attachment, Run, Volume
 from .ground import RUNS, TIMEOUT, VOLUMES, add, change, claimed, row_of, transact
+
+
+class Base(DeclarativeBase):
+    """The tables of this module alone."""
 
 
 class Memo(LockColumns, Base):

@@ -32,7 +32,8 @@ LOOK_EVERY_S: Final = 0.01
 
 
 async def add(database: TemporaryDatabase, *rows: RowT) -> list[RowT]:
-    await database.create_tables(Base.metadata)
+    for metadata in {Base.metadata, *(type(row).metadata for row in rows)}:
+        await database.create_tables(metadata)
     async with database.session_factory.begin() as session:
         session.add_all(rows)
     return list(rows)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import String, event, select
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import (
     Apply,
@@ -26,7 +26,7 @@ from rowlock import (
 )
 from rowlock.testing import TemporaryDatabase, stepping
 
-from ..host import Base, RecordingPipeline, heard_events
+from ..host import RecordingPipeline, heard_events
 from .scenes import add, is_free, read_all, replica
 from .told import told
 
@@ -41,6 +41,10 @@ pytestmark = pytest.mark.either_database(
 
 HOURLY, NIGHTLY = Cron("0 * * * *"), Cron("0 3 * * *", "Europe/Berlin")
 FAR = datetime(2199, 1, 1, tzinfo=UTC)
+
+
+class Base(DeclarativeBase):
+    """The tables of this module alone."""
 
 
 class Chore(LockColumns, ScheduleColumns, Base):

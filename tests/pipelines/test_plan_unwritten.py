@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Column, String
-from sqlalchemy.orm import Mapped, make_transient_to_detached, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, make_transient_to_detached, mapped_column
 
 from rowlock import (
     Apply,
@@ -27,9 +27,21 @@ from rowlock.pipelines.planner import Planner
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
-from ..host import Base, RecordingPipeline, Run, RunPipeline, Volume
+from ..host import RecordingPipeline, Run, RunPipeline, Volume
 from .scenes import add, change, is_free, read_all, ticket
 from .test_plan import _worked
+
+pytestmark = pytest.mark.either_database(
+    but=[
+        "test_a_row_that_cannot_be_read_is_counted_and_parked_at_the_limit",
+        "test_a_changed_value_stops_the_apply_and_the_row_is_due_at_once",
+        "test_an_error_is_cut_to_the_hosts_column",
+    ]
+)
+
+
+class Base(DeclarativeBase):
+    """The tables of this module alone."""
 
 
 class Narrow(LockColumns, ScheduleColumns, Base):
