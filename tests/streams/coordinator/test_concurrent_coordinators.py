@@ -11,21 +11,10 @@ from rowlock import PipelineManager
 from rowlock.rows.database_time import database_time_after
 from rowlock.testing import TemporaryDatabase, stepping
 
-from ..walk.flows import add_up, open_bank
 from ..walk.waiting import FAST, is_at_end, until
 from .rounds import HOUR, coordinating, coordinator_of, created, write
 
 pytestmark = pytest.mark.either_database(but=["test_of_two_coordinators_one_works"])
-
-
-async def test_steps_go_on_without_a_coordinator(database: TemporaryDatabase) -> None:
-    """A flow would stand still where nobody coordinates it."""
-    bank = await open_bank(database, **FAST)
-    add_up(bank)
-    async with PipelineManager(bank.sessions, [bank.pipeline()]):
-        await bank.pay(150)
-        await until(partial(is_at_end, bank))
-    assert await bank.balances() == bank.paid
 
 
 async def test_steps_go_on_beside_a_dead_coordinator(database: TemporaryDatabase) -> None:

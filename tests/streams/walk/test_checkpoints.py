@@ -39,7 +39,7 @@ async def test_by_count(database: TemporaryDatabase) -> None:
     bank = await open_bank(database, checkpoint=Checkpoint(steps=3), step_rows_max=20)
     add_up(bank)
     async with PipelineManager(bank.sessions, bank.streams.pipelines()):
-        await bank.pay(300)
+        await bank.pay(160)
         await until(partial(is_at_end, bank))
         end = (await bank.flow_row()).next_step
         assert [row.step for row in await checkpoints(bank)] == list(range(2, end, 3))
@@ -66,7 +66,7 @@ async def test_by_command(database: TemporaryDatabase) -> None:
     bank = await open_bank(database, checkpoint=RARELY, step_rows_max=20)
     add_up(bank)
     async with PipelineManager(bank.sessions, bank.streams.pipelines()):
-        await bank.pay(200)
+        await bank.pay(60)
         await until(partial(is_at_end, bank))
         assert await checkpoints(bank) == []
         async with bank.sessions.begin() as session:
@@ -74,6 +74,7 @@ async def test_by_command(database: TemporaryDatabase) -> None:
         await until(partial(has_checkpoint, bank))
         assert [row.step for row in await checkpoints(bank)] == [step]
         assert await bank.balances() == bank.paid
+    assert not (await bank.flow_row()).checkpoint_requested
 
 
 async def test_by_memory(database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +92,7 @@ async def test_by_memory(database: TemporaryDatabase, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(FlowRounds, "_end_steps", measured)
     async with PipelineManager(bank.sessions, bank.streams.pipelines()):
-        await bank.pay(900, accounts=400)
+        await bank.pay(300, accounts=400)
         await until(partial(is_at_end, bank))
         made = await checkpoints(bank)
         end = (await bank.flow_row()).next_step
