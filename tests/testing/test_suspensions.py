@@ -15,8 +15,6 @@ from rowlock.testing.killable_replica import frames_of, observed
 
 pytestmark = pytest.mark.either_database
 
-pytestmark = pytest.mark.either_database
-
 
 @dataclass(eq=False)
 class Noting:

@@ -73,6 +73,7 @@ async def test_what_is_young_stays(database: TemporaryDatabase) -> None:
     assert (await kept(bank), await kept(bank, "parts")) == before
 
 
+@pytest.mark.either_database
 async def test_slowest_shard_counts(database: TemporaryDatabase) -> None:
     """A shard that is opened anew could not repeat the steps behind its version."""
     bank = await old_bank(database)
@@ -106,6 +107,7 @@ async def test_a_consumer_that_is_behind_counts(database: TemporaryDatabase) -> 
     assert await kept(bank) == list(range(1, end))
 
 
+@pytest.mark.either_database
 async def test_steps_of_results_that_are_kept_stay(database: TemporaryDatabase) -> None:
     """Results would be passed over in silence, since nothing says when they were computed."""
     bank = await open_bank(database)
@@ -136,6 +138,7 @@ async def test_so_much_is_deleted_at_once(
     assert await kept(bank) == [end - 1]
 
 
+@pytest.mark.either_database
 async def test_replicas_that_are_gone_are_forgotten(database: TemporaryDatabase) -> None:
     """The table would have a row for each process that there ever was."""
     bank = await old_bank(database)
@@ -195,6 +198,7 @@ async def test_events_that_were_read_go(database: TemporaryDatabase) -> None:
     assert await bank.count("log") == 1
 
 
+@pytest.mark.either_database
 async def test_a_flow_that_is_not_declared_here_counts(database: TemporaryDatabase) -> None:
     """A flow of another service over the same log would find its next rows deleted."""
     bank, _ = await clicked(database)

@@ -22,8 +22,6 @@ from .ledger import open_ledger
 
 pytestmark = pytest.mark.either_database
 
-pytestmark = pytest.mark.either_database
-
 LOWER, UPPER = 0, BUCKETS // 2
 """Where two shards begin."""
 SEVEN = Checkpoint(steps=7)

@@ -169,6 +169,7 @@ async def test_instances_of_the_model(database: TemporaryDatabase) -> None:
     assert sorted(rows) == [f"a{n}" for n in range(9)]
 
 
+@pytest.mark.either_database
 @pytest.mark.parametrize("kind", ["into", "fold"])
 async def test_a_value_that_could_not_be_read_is_not_written(
     database: TemporaryDatabase, kind: str
@@ -318,6 +319,7 @@ def test_what_is_no_row_is_refused_where_it_is_emitted(
         lines.stored(value)
 
 
+@pytest.mark.either_database
 async def test_rows_of_the_host_are_read_by_the_host(database: TemporaryDatabase) -> None:
     """A consumer would wait for ever for results that are elsewhere."""
     _, flow = new_flow()
