@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from rowlock.testing.plugin import _opened_in_loop
 
+from ..lengths import at_length
 from ..shopwindow.programs import Ended, run_python
 from .host_project import (
     CONFTEST,
@@ -62,30 +63,26 @@ def server(postgresql_url: URL, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+RUNNERS = {
+    "loop of the module": ((), 'pytestmark = pytest.mark.asyncio(loop_scope="module")'),
+    "loop of the session": ((*AUTO, *SESSION_LOOP), ""),
+    "anyio alone": (("-p", "no:asyncio"), TEST_ANYIO),
+}
+MORE_RUNNERS = {
+    "auto": (AUTO, ""),
+    "strict": ((), "pytestmark = pytest.mark.asyncio"),
+    "anyio beside asyncio": ((), TEST_ANYIO),
+}
+"""Each differs from one of these in one thing, or is how tests below run theirs."""
+
+
 @pytest.mark.usefixtures("server")
-@pytest.mark.parametrize(
-    ("options", "mark"),
-    [
-        (AUTO, ""),
-        ((), "pytestmark = pytest.mark.asyncio"),
-        ((), 'pytestmark = pytest.mark.asyncio(loop_scope="module")'),
-        ((*AUTO, *SESSION_LOOP), ""),
-        ((), TEST_ANYIO),
-        (("-p", "no:asyncio"), TEST_ANYIO),
-    ],
-    ids=[
-        "auto",
-        "strict",
-        "loop of the module",
-        "loop of the session",
-        "anyio beside asyncio",
-        "anyio alone",
-    ],
-)
-def test_whoever_runs_async_tests(options: tuple[str, ...], mark: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("runner", at_length(RUNNERS, RUNNERS | MORE_RUNNERS))
+def test_whoever_runs_async_tests(runner: str, tmp_path: Path) -> None:
     """A host would have to change its pytest to use ours: a fixture would be of another loop
     than its test.
     """
+    options, mark = (RUNNERS | MORE_RUNNERS)[runner]
     ended = pytest_of(tmp_path, *options, test_steps=TEST_STEPS.replace("MARK", mark))
     assert ended.exit_code == 0, str(ended)
     assert "8 passed" in ended.output  # four tests, each on both databases

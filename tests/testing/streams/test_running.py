@@ -11,7 +11,7 @@ from sqlalchemy import Index, String, delete, update
 from sqlalchemy.orm import Mapped, mapped_column
 
 from rowlock.errors import PipelineError
-from rowlock.streams import FORGET, Checkpoint, EventBatch, Forget, StepContext
+from rowlock.streams import FORGET, EventBatch, Forget, StepContext
 from rowlock.testing import TemporaryDatabase
 from rowlock.testing.streams import recorded, reference, run_flow
 
@@ -36,32 +36,6 @@ def windows(bank: Bank) -> None:
             return FORGET
         step.set_timer(step.now + WAIT)
         return (sum_ or 0) + sum(event.cents for event in events)
-
-
-@pytest.mark.parametrize(("steps", "shards"), [(1, 16), (7, 1), (7, 2)])
-async def test_a_flow_comes_to_what_one_loop_comes_to(
-    database_with_clock: TemporaryDatabase, steps: int, shards: int
-) -> None:
-    """Results would depend on how many shards there are, or on how often states are written."""
-    bank = await open_bank(database_with_clock)
-    windows(bank)
-    assert database_with_clock.clock is not None
-    for _ in range(3):
-        await bank.pay(150)
-        record = await run_flow(
-            bank.sessions, bank.flow, shards=shards, checkpoint=Checkpoint(steps=steps)
-        )
-        assert record.next_step >= 3
-        assert record.differences(await reference(bank.sessions, bank.flow)) == []
-        assert record.differences(await reference(bank.sessions, bank.flow, shards=64)) == []
-        assert record.states["collect"].keys() == record.timers["collect"].keys() != set()
-        database_with_clock.clock.advance(WAIT)
-    record = await run_flow(bank.sessions, bank.flow)
-    assert record.states == {"collect": {}}
-    assert record.timers == {"collect": {}}
-    closed = sum(record.values("closed"))
-    assert closed == sum(bank.paid.values())
-    assert len(await bank.shards()) == shards
 
 
 async def test_states_of_an_earlier_step(database: TemporaryDatabase) -> None:
