@@ -213,7 +213,7 @@ async def test_hints_come_after_the_commit(host: Host) -> None:
 async def test_many_senders_of_the_same_numbers(host: Host) -> None:
     """Two attempts at one time would both be new."""
     is_server = host.database.dialect_name == "postgresql"
-    senders, numbers = (200, 20) if is_server else (40, 10)
+    senders, numbers = (80, 10) if is_server else (20, 5)
     engine = host.database.create_engine(pool_size=40 if is_server else 5, max_overflow=0)
     rng = Random(11)
     sent = [rng.randrange(numbers) for _ in range(senders)]

@@ -13,10 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from rowlock import PositionsWentBackError
 from rowlock.testing import TemporaryDatabase
 
+from ...lengths import at_length
 from .writing import METADATA, ROWS, Writers, add, end_prepared, mark_of, new_look, read, read_here
 
-WRITERS = 24
-TRANSACTIONS = 25
+WRITERS, TRANSACTIONS = at_length((10, 10), (24, 25))
 
 
 async def all_positions(engine: AsyncEngine) -> list[int]:
@@ -27,8 +27,7 @@ async def all_positions(engine: AsyncEngine) -> list[int]:
 async def test_no_row_is_missed(database: TemporaryDatabase) -> None:
     """Rows of transactions that commit late would be counted never."""
     await database.create_tables(METADATA)
-    is_crowd = database.dialect_name == "postgresql"
-    writers = Writers(database, WRITERS if is_crowd else 4, TRANSACTIONS)
+    writers = Writers(database, {"postgresql": WRITERS}.get(database.dialect_name, 3), TRANSACTIONS)
     writing = asyncio.create_task(writers.write())
     found, look, upto, last = list[int](), new_look(), 0, False
     while not last:

@@ -27,11 +27,12 @@ from rowlock.streams.computing.hashing import BUCKETS, BucketRange
 from rowlock.streams.key_states import drop_empty, read_states, read_timers, write_states
 from rowlock.testing import TemporaryDatabase
 
+from ...lengths import at_length
 from .test_store import FLOW, STAGE, new_table, snapshot_of, write
 
 KEYS = [f"key {number}" for number in range(4)]
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-EXAMPLES, STEPS = 12, 20
+EXAMPLES, STEPS = at_length(6, 12), 20
 T = TypeVar("T")
 
 some_states = st.dictionaries(
