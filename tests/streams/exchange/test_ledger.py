@@ -12,7 +12,7 @@ from ...lengths import at_length
 from .ledger import open_ledger
 
 
-@pytest.mark.parametrize(("steps", "shards"), [(1, at_length(8, 16)), (7, 1), (7, 2)])
+@pytest.mark.parametrize(("steps", "shards"), [(1, at_length(4, 16)), (7, 1), (7, 2)])
 async def test_each_transfer_is_posted_twice(
     database: TemporaryDatabase, steps: int, shards: int
 ) -> None:

@@ -17,6 +17,7 @@ from rowlock.streams.shards.writing import REDONE_MAX
 from rowlock.testing import TemporaryDatabase
 
 from ...host import HANG_S_MAX
+from ...lengths import at_length
 from ..walk.payments import MEANT
 from ..walk.waiting import FAST, until
 from .books import (
@@ -47,7 +48,7 @@ pytestmark = pytest.mark.either_database(
 RETRIES = {"retry_delay": 0.01, "retry_delay_max": 0.02}
 
 
-@pytest.mark.parametrize(("shards", "cache"), [(1, True), (2, False), (16, True)])
+@pytest.mark.parametrize(("shards", "cache"), [(1, True), (2, False), (at_length(8, 16), True)])
 async def test_each_payment_is_in_a_balance_once(
     database: TemporaryDatabase, shards: int, cache: bool
 ) -> None:

@@ -26,7 +26,7 @@ async def started_bank(database: TemporaryDatabase, **settings: Any) -> Bank:
     """Return a bank whose flow has a row, and some balances."""
     bank = await open_bank(database, **FAST, **settings)
     add_up(bank)
-    await bank.pay(100)
+    await bank.pay(60)
     await run_until_settled(bank.sessions, bank.streams.pipelines())
     return bank
 
@@ -48,5 +48,5 @@ def is_requested(bank: Bank, count: int) -> Callable[[], Awaitable[bool]]:
 
 
 async def do_more(bank: Bank) -> None:
-    await bank.pay(150)
+    await bank.pay(60)
     await until(partial(is_at_end, bank))

@@ -34,12 +34,12 @@ LOOSE = {
 
 
 async def loose_bank(
-    database: TemporaryDatabase, poison: Literal["park", "dead_letter"]
+    database: TemporaryDatabase, poison: Literal["park", "dead_letter"], shards: int
 ) -> tuple[Bank, int]:
     """Return a bank with some payments, of which the first ones have no usable key, and how many
     these are.
     """
-    bank = await open_bank(database, shards=16, failures_max=2, **FAST, **RETRIES)
+    bank = await open_bank(database, shards=shards, failures_max=2, **FAST, **RETRIES)
 
     @bank.flow.by_key(state=int, poison=poison)
     def add(step: StepContext, key: str, balance: int | None, events: list[Paid]) -> int:
@@ -60,7 +60,7 @@ async def loose_bank(
 
 async def test_a_row_without_a_key_stops_its_own_shard(database: TemporaryDatabase) -> None:
     """One row that a script has written would stop all shards of each replica, for ever."""
-    bank, bad = await loose_bank(database, "park")
+    bank, bad = await loose_bank(database, "park", shards=8)
     buckets = {bucket_of(f"position {at} of payments") for at in range(1, bad + 1)}
     async with PipelineManager(bank.sessions, bank.streams.pipelines()):
 
@@ -94,7 +94,7 @@ async def test_a_row_without_a_key_stops_its_own_shard(database: TemporaryDataba
 
 async def test_a_row_without_a_key_is_set_aside(database: TemporaryDatabase) -> None:
     """A flow that sets aside what it cannot use would stand still for a row without a key."""
-    bank, bad = await loose_bank(database, "dead_letter")
+    bank, bad = await loose_bank(database, "dead_letter", shards=4)
     async with PipelineManager(bank.sessions, bank.streams.pipelines()):
         await until(partial(is_at_end, bank))
     assert await parked(bank) == []
@@ -112,7 +112,7 @@ async def test_a_row_without_a_key_is_set_aside(database: TemporaryDatabase) -> 
 
 async def test_a_row_in_another_bucket_is_set_aside(database: TemporaryDatabase) -> None:
     """Two shards would each count some events of a key, and the balance lack those of one."""
-    bank = await open_bank(database, shards=16, failures_max=1, **FAST, **RETRIES)
+    bank = await open_bank(database, failures_max=1, **FAST, **RETRIES)
 
     @bank.flow.by_key(state=int, poison="dead_letter")
     def add(step: StepContext, key: str, balance: int | None, events: list[Paid]) -> int:

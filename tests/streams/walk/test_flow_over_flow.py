@@ -121,11 +121,11 @@ async def test_a_flow_over_an_output(database: TemporaryDatabase, rows_max: int)
 
 async def test_both_flows_at_once(database: TemporaryDatabase) -> None:
     """The second flow would not hear of results, or read a step that a shard has not done."""
-    bank = await open_bank(database, **FAST, shards=8)
+    bank = await open_bank(database, **FAST)
     add_up(bank)
     chain = sum_up(bank, **FAST)
     async with PipelineManager(bank.sessions, bank.streams.pipelines()):
-        for _ in range(5):
+        for _ in range(3):
             await bank.pay(60)
 
         async def is_at_end() -> bool:

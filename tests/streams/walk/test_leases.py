@@ -133,5 +133,5 @@ async def test_two_flows_settle(database: TemporaryDatabase) -> None:
     def count(step: Any, key: str, before: int | None, events: list[Any]) -> int:
         return (before or 0) + len(events)
 
-    await bank.pay(200)
+    await bank.pay(45)
     assert await run_until_settled(bank.sessions, bank.streams.pipelines()) >= 6

@@ -92,7 +92,7 @@ async def test_a_cold_change(database: TemporaryDatabase) -> None:
         await until(lambda: is_at_end(old))
         await old.pay(100)
         await stop(old)
-    options: dict[str, Any] = {"version": "2", "step_rows_max": 7}
+    options: dict[str, Any] = {"version": "2", "step_rows_max": 20}
     new = await open_bank(database, shards=4, checkpoint=Checkpoint(steps=3), **FAST, **options)
     add_up(new)
     new.paid.update(old.paid)

@@ -46,7 +46,7 @@ async def test_a_flow_over_a_log(database: TemporaryDatabase) -> None:
 
     streams = Streams(Base)
     usage = streams.log("usage", Usage, key=attrgetter("account"))
-    metering = streams.flow("metering", usage, shards=4, step_rows_max=40)
+    metering = streams.flow("metering", usage, shards=4, step_rows_max=15)
 
     @metering.by_key(state=int)
     def meter(step: StepContext, account: str, units: int | None, events: Sequence[Usage]) -> int:
@@ -56,7 +56,7 @@ async def test_a_flow_over_a_log(database: TemporaryDatabase) -> None:
     rng, expected = Random(SEED), Counter[str]()
     batches = [
         [Usage(f"a{rng.randrange(20)}", rng.randrange(9)) for _ in range(rng.randrange(1, 9))]
-        for _ in range(60)
+        for _ in range(20)
     ]
     for batch in batches:
         for event in batch:
