@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 import time
 from collections import Counter
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,18 +15,20 @@ from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from rowlock import Apply, PipelineManager, events, make_due
 from rowlock import clock as clock_module
-from rowlock.testing import DatabaseClock, TemporaryDatabase, stepping, virtual_time
+from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
+from ..lengths import at_length
 from ..pipelines.scenes import TidyPipeline, add, counted, is_free, read, read_all, replica, until
-from ..walks.processes import Replica, history, locked, make_tables, post_letters
 from .patience import HeldWork
 
 HOUR_S = 3600
-
-
-def clock_of(database: TemporaryDatabase) -> DatabaseClock:
-    return database.clock
+pytestmark = pytest.mark.either_database(
+    but=[
+        "test_a_jump_that_ends_no_lease_loses_nothing",
+        "test_a_row_of_another_century_has_its_turn",
+    ]
+)
 
 
 # ---------------------------------------------------------------- clocks of hosts
@@ -77,44 +77,10 @@ async def test_jumps_of_the_hosts_clock_while_rows_are_at_work(
     )
 
 
-async def test_replicas_an_hour_apart_share_the_work(
-    postgresql_database: TemporaryDatabase,
-) -> None:
-    """Processes whose clocks are an hour off, and jump, would steal leases from each other or
-    let rows lie.
-    """
-    database, count = postgresql_database, 60
-    await make_tables(database)
-    await post_letters(database, count)
-    started: list[Replica] = []
-    try:
-        for skew_s in (HOUR_S, -HOUR_S, 0):
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                str(Path(__file__).with_name("skewed_replica.py")),
-                str(skew_s),
-                database.url.render_as_string(hide_password=False),
-                "steady",
-                str(count),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-            )
-            started.append(Replica(process, []))
-        for one in started:
-            await one.wait_for("Done")
-    finally:
-        for one in started:
-            await one.end()
-    told = Counter(line["event"] for one in started for line in one.told)
-    assert [letter for letter, _ in await history(database)] == list(range(1, count + 1))
-    assert (told["LeaseExpired"], told["ItemStale"], told["ItemStarted"]) == (0, 0, count)
-    assert await locked(database) == 0
-
-
 # ---------------------------------------------------------------- the clock of the database
 
 
-@pytest.mark.parametrize("seconds", [20, -20, -HOUR_S])
+@pytest.mark.parametrize("seconds", at_length([20, -HOUR_S], [20, -20, -HOUR_S]))
 async def test_a_jump_that_ends_no_lease_loses_nothing(
     database_with_clock: TemporaryDatabase, seconds: float
 ) -> None:
@@ -123,9 +89,9 @@ async def test_a_jump_that_ends_no_lease_loses_nothing(
     settings = {"lock_timeout": 30, "heartbeat_trigger": 29.999, "lease_margin": 1}
     async with stepping(database_with_clock.session_factory, VolumePipeline(**settings)) as steps:
         [item] = await steps.fetch_once()
-        clock_of(database_with_clock).advance(seconds)
+        database_with_clock.clock.advance(seconds)
         assert await steps.beat_once() == 1
-        assert item.lock_expires_at == clock_of(database_with_clock).now + timedelta(seconds=30)
+        assert item.lock_expires_at == database_with_clock.clock.now + timedelta(seconds=30)
         async with stepping(replica(database_with_clock), VolumePipeline()) as other:
             assert await other.fetch_once() == []
         await steps.work_all()
@@ -150,7 +116,7 @@ async def test_a_leap_past_the_lease_costs_work_and_no_result(
         await steps.fetch_once()
         working = asyncio.create_task(steps.work_all())
         await work.started.wait()
-        clock_of(database_with_clock).advance(HOUR_S)
+        database_with_clock.clock.advance(HOUR_S)
         if is_heard_of:
             assert await steps.beat_once() == 0
         [taken] = await other.fetch_once()
@@ -165,19 +131,6 @@ async def test_a_leap_past_the_lease_costs_work_and_no_result(
     assert (after.disk_id, is_free(after)) == ("later", True)
 
 
-async def test_a_leap_that_nobody_used_costs_nothing(
-    database_with_clock: TemporaryDatabase,
-) -> None:
-    """A result would be dropped although its token is still in the row."""
-    [volume] = await add(database_with_clock, Volume())
-    async with stepping(database_with_clock.session_factory, VolumePipeline()) as steps:
-        await steps.fetch_once()
-        clock_of(database_with_clock).advance(HOUR_S)
-        await steps.work_all()
-        assert counted(steps)["applied"] == 1
-    assert (await read(database_with_clock, volume)).status == "active"
-
-
 async def test_after_a_step_back_the_dead_are_recovered_later(
     database_with_clock: TemporaryDatabase,
 ) -> None:
@@ -185,11 +138,11 @@ async def test_after_a_step_back_the_dead_are_recovered_later(
     await add(database_with_clock, Volume())
     dead = VolumePipeline().build_run(replica(database_with_clock), None)  # type: ignore[arg-type]
     assert await dead.fetcher.fetch_once(1) == 1
-    clock_of(database_with_clock).advance(-HOUR_S)
+    database_with_clock.clock.advance(-HOUR_S)
     async with stepping(database_with_clock.session_factory, VolumePipeline()) as steps:
-        clock_of(database_with_clock).advance(HOUR_S - 1)
+        database_with_clock.clock.advance(HOUR_S - 1)
         assert await steps.fetch_once() == []
-        clock_of(database_with_clock).advance(31)
+        database_with_clock.clock.advance(31)
         [item] = await steps.fetch_once()
         assert item.prev_lock_expired
 
@@ -201,7 +154,7 @@ async def test_a_row_of_another_century_has_its_turn(
     its turn for as long.
     """
     database = database_with_clock
-    clock = clock_of(database)
+    clock = database.clock
     [volume] = await add(database, Volume(last_processed_at=clock.now + timedelta(days=36_500)))
     async with stepping(database.session_factory, VolumePipeline()) as steps:
         assert await steps.fetch_once() == []
@@ -221,7 +174,7 @@ async def test_after_a_step_back_rows_wait_for_their_time_unless_a_service_says_
     """
     [run] = await add(database_with_clock, Run(id=1))
     async with stepping(database_with_clock.session_factory, RunPipeline()) as steps:
-        clock_of(database_with_clock).advance(-HOUR_S)
+        database_with_clock.clock.advance(-HOUR_S)
         assert await steps.fetch_once() == []
         async with database_with_clock.session_factory.begin() as session:
             await make_due(session, await session.get_one(Run, 1))
@@ -230,7 +183,7 @@ async def test_after_a_step_back_rows_wait_for_their_time_unless_a_service_says_
     assert (await read(database_with_clock, run)).status == "done"
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(at_length(3, 8)))
 @virtual_time
 async def test_a_database_clock_that_jumps_at_random(
     virtual_database: TemporaryDatabase, seed: int
@@ -262,10 +215,10 @@ async def test_a_database_clock_that_jumps_at_random(
                 )
             for _ in range(20):
                 await asyncio.sleep(chance.uniform(1, 20))
-                clock_of(database).advance(chance.choice([-HOUR_S, -60, -5, 5, 25, 60, HOUR_S]))
+                database.clock.advance(chance.choice([-HOUR_S, -60, -5, 5, 25, 60, HOUR_S]))
             # The furthest back that it can have gone in all; after that, every row is due and
             # every lease over.
-            clock_of(database).advance(20 * HOUR_S)
+            database.clock.advance(20 * HOUR_S)
             await until(lambda: _done(heard) == count * 3)
     rows = await read_all(database, Run)
     assert all((row.status, is_free(row), len(row.result)) == ("done", True, 3) for row in rows)

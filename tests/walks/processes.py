@@ -91,15 +91,13 @@ class Replica:
 
 @asynccontextmanager
 async def replicas(
-    database: TemporaryDatabase, *modes: str, count: int
+    database: TemporaryDatabase, replicas: int, *, count: int
 ) -> AsyncIterator[list[Replica]]:
-    """Give one replica for each of `modes`, all ready; they are killed at the end, on every
-    path.
-    """
+    """Give so many replicas, all ready; they are killed at the end, on every path."""
     started: list[Replica] = []
     try:
-        for mode in modes:
-            started.append(await _start(database, mode, count))  # noqa: PERF401 - those started before a failure are ended
+        for _ in range(replicas):
+            started.append(await _start(database, count))  # noqa: PERF401 - those started before a failure are ended
         for replica in started:
             await replica.wait_for("Ready")
         yield started
@@ -108,12 +106,11 @@ async def replicas(
             await replica.end()
 
 
-async def _start(database: TemporaryDatabase, mode: str, count: int) -> Replica:
+async def _start(database: TemporaryDatabase, count: int) -> Replica:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         str(Path(__file__).with_name("replica.py")),
         database.url.render_as_string(hide_password=False),
-        mode,
         str(count),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

@@ -1,8 +1,5 @@
-"""A host process for the walks: ``python replica.py URL MODE COUNT``; tells what happens, one JSON
-object a line.
-
-It exits when COUNT rows are settled. ``steady`` takes a moment for each, and ``patient`` has long
-leases. ``held`` says which it works on, and goes on when a line comes in.
+"""A host process for the walks: ``python replica.py URL COUNT``; tells what happens, one JSON
+object a line, and exits when COUNT rows are settled.
 """
 
 from __future__ import annotations
@@ -57,20 +54,10 @@ class LetterPipeline(Pipeline[Letter]):
     renew_timeout = 0.3
     fetch_delays = (0.05, 0.1, 0.2)
 
-    def __init__(self, mode: str) -> None:
-        """Hold the first item until told to go on, if `held`; have leases that no starved machine
-        loses, if `patient`.
-        """
-        super().__init__(lock_timeout=30 if mode == "patient" else type(self).lock_timeout)
-        self._held = mode == "held"
-
     def ready(self) -> ColumnElement[bool]:
         return Letter.status == "new"
 
     async def process(self, item: PipelineItem[Letter]) -> Apply:
-        if self._held:
-            tell(event="Holding", row_id=item.id)
-            await asyncio.to_thread(sys.stdin.readline)
         await asyncio.sleep(WORK_S)
         return Apply({"status": "settled", "settled_by": os.getpid()})
 
@@ -98,11 +85,11 @@ async def settled(session_factory: async_sessionmaker[AsyncSession]) -> int:
         return await session.scalar(select(func.count()).where(Letter.status == "settled")) or 0
 
 
-async def main(url: str, mode: str, count: str) -> None:
+async def main(url: str, count: str) -> None:
     engine = create_async_engine(url)
     session_factory = async_sessionmaker(engine)
     subscribe(tell_event)
-    pipelines = [LetterPipeline(mode)]
+    pipelines = [LetterPipeline()]
     async with PipelineManager(session_factory, pipelines, gates=[TABLES.pause_gate]):
         tell(event="Ready")
         while await settled(session_factory) < int(count):  # noqa: ASYNC110 - other processes settle rows too

@@ -30,10 +30,10 @@ from ..host import Base, Volume, VolumePipeline
 from ..lengths import at_length
 from ..pipelines.scenes import add, is_free, read_all, turns
 
-SEEDS = range(2026, at_length(2028, 2031))
+SEEDS = range(2026, at_length(2027, 2031))
 WALKS = 200
 """With each seed."""
-WALKS_WITHOUT_INTENT = 200
+WALKS_WITHOUT_INTENT = at_length(100, 200)
 MOMENTS = (
     "before the claim",
     "before it is read",

@@ -41,16 +41,15 @@ async def test_nothing_is_claimed_behind_a_pause(database: TemporaryDatabase) ->
     await make_tables(database)
     async with database.engine.begin() as connection:
         await install_historian(connection, [Letter])
-    actions = Insight(database.session_factory, [LetterPipeline("steady")], tables=TABLES)
+    actions = Insight(database.session_factory, [LetterPipeline()], tables=TABLES)
     who: Said = {"by": "alice", "reason": "provider down"}
-    modes = ("steady", "steady", "steady")
-    async with replicas(database, *modes, count=LETTERS) as (victim, *others):
+    async with replicas(database, 3, count=LETTERS) as (victim, *others):
         await post_letters(database, LETTERS)
         await victim.wait_for_lines(20)
         await actions.pause("LetterPipeline", **who)
         paused_at = await now_in(database)
         os.kill(victim.pid, signal.SIGKILL)
-        async with replicas(database, "steady", count=LETTERS) as (heir,):
+        async with replicas(database, 1, count=LETTERS) as (heir,):
             await heir.wait_for("Ready")
             watched_until = await now_in(database) + timedelta(seconds=PAUSED_S)
             async with asyncio.timeout(wait_s_max()):

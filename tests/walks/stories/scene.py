@@ -20,6 +20,7 @@ from sqlalchemy import update
 from rowlock.rows.database_time import database_time_after
 from rowlock.testing import TemporaryDatabase
 
+from ...cli.forked import command
 from ...host import HANG_S_MAX
 from ...insight.shop import Base, Volume
 from .host import TABLES
@@ -119,20 +120,13 @@ class Shop:
         await asyncio.sleep(0)
 
     async def rowlock(self, *words: str) -> tuple[int, str]:
-        command = (sys.executable, "-m", "rowlock", *words, "--app", "host:manager")
-        return await self._run(*command)
+        words = (*words, "--app", "host:manager")
+        ended = await asyncio.to_thread(command, words, HERE, self._environment())
+        return ended.returncode, ended.stdout + ended.stderr
 
-    async def printed_by(self, *command: str) -> str:
-        return (await self._run(*command))[1]
-
-    def _environment(self) -> dict[str, str]:
-        """Return the environment in which the host finds the shop, and its database."""
-        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-        return os.environ | {"PYTHONPATH": path, "SHOP_DATABASE": self.url}
-
-    async def _run(self, *command: str) -> tuple[int, str]:
+    async def printed_by(self, *program: str) -> str:
         process = await asyncio.create_subprocess_exec(
-            *command,
+            *program,
             cwd=HERE,
             env=self._environment(),
             stdout=asyncio.subprocess.PIPE,
@@ -140,8 +134,12 @@ class Shop:
         )
         async with asyncio.timeout(HANG_S_MAX):
             printed, _ = await process.communicate()
-        assert process.returncode is not None
-        return process.returncode, printed.decode()
+        return printed.decode()
+
+    def _environment(self) -> dict[str, str]:
+        """Return the environment in which the host finds the shop, and its database."""
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        return os.environ | {"PYTHONPATH": path, "SHOP_DATABASE": self.url}
 
 
 @asynccontextmanager
