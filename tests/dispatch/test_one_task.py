@@ -265,13 +265,15 @@ async def test_who_is_cancelled_as_the_worker_is_lost_leaves_no_error_behind() -
         raise WorkerGone("a", "gone")
         yield Heartbeat()
 
-    hearing = asyncio.create_task(next_event(lost(), within_s=30))
-    await asyncio.sleep(0)
-    [coming] = [task for task in asyncio.all_tasks() if task.get_name().endswith("an attempt")]
-    coming.add_done_callback(lambda _task: hearing.cancel())
-    is_gone.set()
-    await asyncio.wait({hearing})
-    assert hearing.cancelled()
-    del coming, hearing
+    async def hear() -> None:
+        hearing = asyncio.create_task(next_event(lost(), within_s=30))
+        await asyncio.sleep(0)
+        [coming] = [task for task in asyncio.all_tasks() if task.get_name().endswith("an attempt")]
+        coming.add_done_callback(lambda _task: hearing.cancel())
+        is_gone.set()
+        await asyncio.wait({hearing})
+        assert hearing.cancelled()
+
+    await hear()
     gc.collect()
     assert not told
