@@ -7,8 +7,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import Connection, event, text
@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import (
 )
 
 from rowlock import PipelineManager
-from rowlock.insight import Insight, Observer, Verdict, insight_tables
+from rowlock.insight import Insight, InsightLimits, Observer, Verdict, insight_tables
 from rowlock.testing import TemporaryDatabase
 
 from .shop import Base, FleetPipeline, Scene, Volume, VolumePipeline, at, furnish
@@ -28,9 +28,10 @@ from .shop import Base, FleetPipeline, Scene, Volume, VolumePipeline, at, furnis
 TABLES = insight_tables(Base.metadata)
 
 
-def insight_of(database: TemporaryDatabase, **how: Any) -> Insight:
-    """Return the questions to volumes, with the optional tables."""
-    return Insight(database.session_factory, [VolumePipeline()], tables=TABLES, **how)
+def insight_of(database: TemporaryDatabase) -> Insight:
+    """Return the questions to volumes, with the optional tables; no slow machine ends them."""
+    limits = InsightLimits(timeout=timedelta(minutes=5))
+    return Insight(database.session_factory, [VolumePipeline()], tables=TABLES, limits=limits)
 
 
 async def pid_of(connection: AsyncConnection) -> int:

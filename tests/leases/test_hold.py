@@ -105,7 +105,8 @@ async def test_as_many_rows_as_are_allowed(database: TemporaryDatabase) -> None:
     await database.create_tables(Base.metadata)
     async with database.session_factory.begin() as session:
         await session.execute(insert(Run), [{"id": number} for number in range(ACQUIRED_ROWS_MAX)])
-    async with hold_rows(database.session_factory, Run, range(ACQUIRED_ROWS_MAX)) as held:
+    rows = range(ACQUIRED_ROWS_MAX)
+    async with hold_rows(database.session_factory, Run, rows, lock_timeout=3600) as held:
         assert len(held.rows) == ACQUIRED_ROWS_MAX
         async with database.session_factory.begin() as session:
             await held.guard(session)

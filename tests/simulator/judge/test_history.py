@@ -133,22 +133,20 @@ async def test_a_change_says_which_transactions_had_ended(
     postgresql_database: TemporaryDatabase,
 ) -> None:
     """What is committed late would be taken for what was there all along."""
-    database = postgresql_database
-    await prepare(database)
-    async with database.session_factory.begin() as session:
+    await prepare(postgresql_database)
+    async with postgresql_database.session_factory.begin() as session:
         session.add_all([Run(id=1), Run(id=2)])
 
     async def change(session: AsyncSession, key: int, attempts: int) -> None:
         await session.execute(update(Run).where(Run.id == key).values(attempts=attempts))
 
-    async with database.session_factory.begin() as late:
+    async with postgresql_database.session_factory.begin() as late:
         await change(late, 1, 1)
-        async with database.session_factory.begin() as session:
+        async with postgresql_database.session_factory.begin() as session:
             await change(session, 2, 1)
-    async with database.session_factory.begin() as session:
+    async with postgresql_database.session_factory.begin() as session:
         await change(session, 2, 2)
-    *_, first, meanwhile, afterwards = await history(database)
-    assert first.transaction is not None
+    *_, first, meanwhile, afterwards = await history(postgresql_database)
     assert not meanwhile.was_noted_after(first.transaction)
     assert afterwards.was_noted_after(first.transaction)
 
