@@ -100,8 +100,11 @@ async def test_nothing_to_hold(database: TemporaryDatabase) -> None:
         assert is_free(await read(database, row))
 
 
-async def test_as_many_rows_as_are_allowed(database: TemporaryDatabase) -> None:
+async def test_as_many_rows_as_are_allowed(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The limit would be higher than what a statement of the database takes."""
+    monkeypatch.setattr("rowlock.services.hold.DATABASE_TIMEOUT", timedelta(minutes=5))
     await database.create_tables(Base.metadata)
     async with database.session_factory.begin() as session:
         await session.execute(insert(Run), [{"id": number} for number in range(ACQUIRED_ROWS_MAX)])

@@ -238,7 +238,6 @@ async def test_a_request_for_a_parked_row_puts_it_back_if_it_is_of_intent(
     monkeypatch.setattr(intents, "_known", WeakKeyDictionary())
     Requested()
     database = database_with_clock
-    assert database.clock is not None
     await database.create_tables(Base.metadata)
     async with database.session_factory.begin() as session:
         session.add(Run(id=1, parked_at=database.clock.now, attempts=5))

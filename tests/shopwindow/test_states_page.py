@@ -96,7 +96,6 @@ async def test_state_is_claimable_as_told(
     """Somebody would wait for a row that no pipeline claims, or be surprised by one that is."""
     database, told = database_with_clock, STATES[state]
     await database.create_tables(Base.metadata)
-    assert database.clock is not None
     row = {name: value_of(told[name], database.clock.now) for name in COLUMNS}
     async with database.engine.begin() as connection:
         await connection.execute(insert(Run).values(id=1, status="queued", **row))

@@ -241,7 +241,7 @@ async def test_a_long_lag_is_counted_in_part(
     assert (await status(bank)).lag_rows == 50
 
 
-@pytest.mark.parametrize("shards", [1, 256])
+@pytest.mark.parametrize("shards", [1, 32])
 async def test_a_look_takes_few_statements(database: TemporaryDatabase, shards: int) -> None:
     """A page that shows a flow would be a load of its own."""
     bank = await open_bank(database, shards=shards)
@@ -271,6 +271,5 @@ async def test_the_time_is_the_database_s(database_with_clock: TemporaryDatabase
     shards = bank.streams.tables.shards
     async with bank.sessions.begin() as session:
         await session.execute(update(shards).where(shards.c.lo == 0).values(step=1))
-    assert bank.database.clock is not None
     bank.database.clock.advance(7200)
     assert 7200 <= (await status(bank)).lag_s < 2 * 7200
