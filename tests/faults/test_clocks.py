@@ -23,13 +23,6 @@ from ..pipelines.scenes import TidyPipeline, add, counted, is_free, read, read_a
 from .patience import HeldWork
 
 HOUR_S = 3600
-pytestmark = pytest.mark.either_database(
-    but=[
-        "test_a_jump_that_ends_no_lease_loses_nothing",
-        "test_a_row_of_another_century_has_its_turn",
-    ]
-)
-
 
 # ---------------------------------------------------------------- clocks of hosts
 

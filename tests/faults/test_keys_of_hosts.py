@@ -18,8 +18,6 @@ from rowlock.testing import TemporaryDatabase, stepping
 from ..host import Volume
 from ..pipelines.scenes import add, counted, read_all
 
-pytestmark = pytest.mark.either_database
-
 COUNT = 3
 
 

@@ -19,8 +19,6 @@ from ..leases.test_claim_resumed import LONG_AGO
 from ..lengths import at_length
 from ..pipelines.scenes import add, is_free
 
-pytestmark = pytest.mark.either_database(but=["test_such_a_row_whose_holder_died"])
-
 ANOTHER = uuid.UUID("0ce54f70-4506-48fb-9e58-51395649c43a")
 NO_KEYS: list[tuple[str, Any]] = [
     ("no uuid", "no uuid"),

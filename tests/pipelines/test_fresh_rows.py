@@ -23,14 +23,6 @@ from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 from ..host import RecordingPipeline, Run, RunPipeline, Volume, VolumePipeline, heard_events
 from .scenes import Faults, add, change, faults_of, until
 
-pytestmark = pytest.mark.either_database(
-    but=[
-        "test_work_that_begins_at_once_needs_no_second_statement",
-        "test_a_claim_fetches_bounded_bytes",
-        "test_what_a_trigger_writes_is_in_the_row",
-    ]
-)
-
 
 class Feeling(enum.Enum):
     GOOD = "good"

@@ -31,14 +31,6 @@ from ..host import RecordingPipeline, Run, RunPipeline, Volume
 from .scenes import add, change, is_free, read_all, ticket
 from .test_plan import _worked
 
-pytestmark = pytest.mark.either_database(
-    but=[
-        "test_a_row_that_cannot_be_read_is_counted_and_parked_at_the_limit",
-        "test_a_changed_value_stops_the_apply_and_the_row_is_due_at_once",
-        "test_an_error_is_cut_to_the_hosts_column",
-    ]
-)
-
 
 class Base(DeclarativeBase):
     """The tables of this module alone."""

@@ -19,7 +19,7 @@ from ...simulator.simulation import Simulation
 from .flows import Flows
 from .reached import ENOUGH, NOTED, TOLD, never_reached, table, variants_of
 
-SEEDS = int(os.environ.get("ROWLOCK_SIMULATION_FLOWS", "4"))
+SEEDS = int(os.environ.get("ROWLOCK_SIMULATION_FLOWS", "8"))
 PER_TEST = 2
 STAGES = {"one stage", "two stages", "three stages"}
 COMMAND = "python tests/simulation --of flows --seed {seed} --seeds 1 --story"

@@ -23,7 +23,7 @@ from ...streams.folds.books import Balance, Labelled, Monthly, Payment, open_boo
 pytestmark = pytest.mark.either_database
 
 
-@pytest.mark.parametrize(("steps", "shards"), at_length([(7, 2)], [(1, 16), (7, 1)]))
+@pytest.mark.parametrize(("steps", "shards"), at_length([(7, 2)], [(1, 16), (7, 1), (7, 2)]))
 async def test_messages_between_stages(
     database: TemporaryDatabase, steps: int, shards: int
 ) -> None:
