@@ -44,6 +44,8 @@ class Sharded(FunctionElement[bool]):
 class Shard(Sharded):
     """One that can be compiled."""
 
+    inherit_cache = False
+
 
 @compiles(Shard)
 def _shard(element: Shard, compiler: Any, **kw: Any) -> str:
@@ -57,6 +59,8 @@ class Metres(TypeDecorator[str]):
 
 class Feet(Metres):
     """Another one."""
+
+    cache_ok = True
 
 
 class Fussy:

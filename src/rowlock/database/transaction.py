@@ -41,7 +41,6 @@ from rowlock.rows.leased_table import LeasedTable
 from rowlock.tasks import CancelPlan, finish, log_in_thread
 
 logger = get_logger(__name__)
-
 T = TypeVar("T")
 SessionFactory: TypeAlias = Callable[[], AsyncSession]
 
@@ -75,7 +74,8 @@ def bind_of(session: AsyncSession, leased: LeasedTable) -> Engine | Connection:
     """
     if not hasattr(session, "sync_session"):
         raise TypeError(f"pass an AsyncSession, not a {type(session).__name__}")
-    bind = session.sync_session.get_bind(leased.mapper, clause=update(leased.table))
+    clause = leased.prepared(bind_of, lambda: update(leased.table))
+    bind = session.sync_session.get_bind(leased.mapper, clause=clause)
     if bind.dialect not in _LISTENED:
         _LISTENED.add(bind.dialect)
         event.listen(bind.engine, "handle_error", _replace_connections)

@@ -78,7 +78,7 @@ async def claim(
     engine = bind_of(session_factory(), request.leased).engine
     request = replace(request, digits=fresh_token().hex)
     async with (
-        lockset_guard(session_factory, request.leased, timeout=timeout) as in_lockset,
+        lockset_guard(engine, request.leased, timeout=timeout) as in_lockset,
         claim_slot(engine, wait_s=timeout.total_seconds() / 2),
     ):
         sent_at = monotonic()

@@ -16,9 +16,11 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from sqlalchemy import (
     Column,
     ColumnElement,
+    Connection,
     Date,
     DateTime,
     Dialect,
+    Engine,
     Text,
     and_,
     bindparam,
@@ -33,7 +35,6 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import NullType, TypeDecorator, TypeEngine
 
-from rowlock.database.transaction import SessionFactory, bind_of
 from rowlock.dialects.contract import LEASES
 from rowlock.errors import LockWaitTimeout, ModelError
 from rowlock.logs import get_logger
@@ -264,18 +265,18 @@ def claim_parameters(request: ClaimRequest) -> dict[str, Any]:
 
 @asynccontextmanager
 async def lockset_guard(
-    session_factory: SessionFactory, leased: LeasedTable, *, timeout: timedelta
+    bind: Engine | Connection, leased: LeasedTable, *, timeout: timedelta
 ) -> AsyncIterator[frozenset[Any]]:
     """Hold off the lockset's holders in this process; gives the keys that they hold.
     `LockWaitTimeout` if it was kept locked for so long.
     """
-    dialect = LEASES.on(bind_of(session_factory(), leased).dialect.name)
+    wait_s = timeout.total_seconds()
     async with AsyncExitStack() as stack:
-        wait_s = timeout.total_seconds()
         try:
             # Bounded by itself: once leases are sent for, no timeout may drop them.
             async with asyncio.timeout(wait_s):
-                held = await stack.enter_async_context(dialect.excluding(leased))
+                excluding = LEASES.on(bind.dialect.name).excluding(leased)
+                held = await stack.enter_async_context(excluding)
         except TimeoutError:
             raise LockWaitTimeout(namespace=leased.table.name, keys=(), timeout_s=wait_s) from None
         yield held

@@ -218,9 +218,8 @@ class RelatedLocker:
         async with held.lock:
             if item.is_settling or not item.is_trusted():
                 raise item.lease_lost()
-            async with lockset_guard(
-                self._session_factory, leased, timeout=self._timeout
-            ) as in_lockset:
+            bind = bind_of(self._session_factory(), leased)
+            async with lockset_guard(bind, leased, timeout=self._timeout) as in_lockset:
 
                 async def work(session: AsyncSession, connection: AsyncConnection) -> list[ModelT]:
                     until = await self._need_main(connection, item)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dis
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeAlias
@@ -43,6 +43,7 @@ from sqlalchemy.sql.elements import BinaryExpression
 from sqlalchemy.sql.visitors import cloned_traverse, iterate
 from sqlalchemy.types import TypeEngine
 
+from rowlock.rows.assignments import formula_of
 from rowlock.rows.database_time import is_beyond_time, is_unreadable_time
 from rowlock.rows.leased_table import LeasedTable
 
@@ -125,30 +126,29 @@ def of_no_row(
 # ---------------------------------------------------------------- fingerprint
 
 
-Fingerprint: TypeAlias = tuple[str, list[tuple[object, ...]]]
-"""Text and values, each with its types."""
+Fingerprint: TypeAlias = tuple[Hashable, list[tuple[object, ...]]]
 
 
 def fingerprint_of(condition: ColumnElement[Any], dialect: Dialect) -> Fingerprint | None:
     """Return what `condition` says to a database; None if values are asked for each time."""
+    # To compile it takes four times as long.
+    if isinstance(condition, ColumnElement) and (alike := formula_of(condition)) is not None:
+        return alike[0].structure, [(type(value), value) for value in alike[1]]
     try:
         compiled: Any = condition.compile(dialect=dialect)
     except SQLAlchemyError:
         return None
-    values: list[tuple[object, ...]] = []
-    for bound, name in compiled.bind_names.items():
-        if bound.callable is not None:
-            return None
-        values.append((name, repr(bound.type), type(bound.value), bound.value))
-    return compiled.string, values
+    names: dict[BindParameter[Any], str] = compiled.bind_names
+    if any(one.callable is not None for one in names):
+        return None
+    values = [(name, repr(one.type), type(one.value), one.value) for one, name in names.items()]
+    return compiled.string, [*values]
 
 
 def is_same(fingerprints: Iterable[object], before: Iterable[object]) -> bool:
     try:
-        return all(
-            one is not None and one == other
-            for one, other in zip(fingerprints, before, strict=True)
-        )
+        pairs = zip(fingerprints, before, strict=True)
+        return all(one is not None and one == other for one, other in pairs)
     # Values of the host's own types are compared and may raise anything: in doubt, no.
     except Exception:  # noqa: BLE001
         return False

@@ -26,7 +26,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from rowlock.clock import exponential, monotonic, sleep
 from rowlock.database.faults import is_conflict
-from rowlock.database.transaction import check_session_factory, in_transaction
+from rowlock.database.transaction import bind_of, check_session_factory, in_transaction
 from rowlock.errors import LeaseLost, LockWaitTimeout, PipelineError, RelatedLockUnavailable
 from rowlock.hints import pipeline_hinter
 from rowlock.leases.acquire import (
@@ -140,11 +140,9 @@ class HeldByService(Generic[ModelT]):
         ends_at, tries = monotonic() + timeout_s, 0
         while True:
             tries += 1
-            lockset_wait_s = min(
-                DATABASE_TIMEOUT.total_seconds(), max(LOOK_AGAIN_S, ends_at - monotonic())
-            )
+            left = timedelta(seconds=max(LOOK_AGAIN_S, ends_at - monotonic()))
             try:
-                await self._acquire(lockset_wait=timedelta(seconds=lockset_wait_s))
+                await self._acquire(lockset_wait=min(DATABASE_TIMEOUT, left))
                 break
             except (RelatedLockUnavailable, LockWaitTimeout, DBAPIError) as error:
                 if isinstance(error, DBAPIError) and not is_conflict(error):
@@ -163,7 +161,8 @@ class HeldByService(Generic[ModelT]):
         leased, until = self._leased, database_time_after(timedelta(seconds=self._lease_s))
         lease = self.lock_token, self.lock_owner, until
         named = leased.attribute(leased.key_name).in_(self.keys)
-        async with lockset_guard(self._session_factory, leased, timeout=lockset_wait) as held:
+        bind = bind_of(self._session_factory(), leased)
+        async with lockset_guard(bind, leased, timeout=lockset_wait) as held:
             sent_at = monotonic()
 
             async def work(session: AsyncSession, connection: AsyncConnection) -> Acquired:
