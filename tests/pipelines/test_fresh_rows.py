@@ -147,6 +147,28 @@ async def test_a_claim_that_takes_long_brings_fresh_rows(
 
 
 @virtual_time
+@pytest.mark.parametrize(("busy_s", "is_read"), [(FRESH_S / 4, False), (FRESH_S_MAX, True)])
+async def test_a_busy_loop_makes_no_row_old(
+    virtual_database: TemporaryDatabase, *, busy_s: float, is_read: bool
+) -> None:
+    """A drain on a busy machine would read each row twice, and be slower for it; or work begin with
+    a row as it was seconds ago.
+    """
+    loop: Any = asyncio.get_running_loop()
+
+    def answer(item: PipelineItem[Any]) -> Apply:
+        loop._set_now(loop.time() + busy_s)
+        return Apply({"status": "done"})
+
+    await add(virtual_database, *(Run(id=number) for number in range(1, 21)))
+    pipeline = RunPipeline(answer=answer, workers_num=2, queue_upper_limit_factor=10)
+    with faults_of(virtual_database.engine) as faults:
+        async with PipelineManager(virtual_database.session_factory, [pipeline]):
+            await until(lambda: len(pipeline.items) == 20)
+    assert bool(reads(faults)) == is_read
+
+
+@virtual_time
 async def test_a_fresh_row_is_worked_on_under_trust_alone(
     virtual_database: TemporaryDatabase,
 ) -> None:

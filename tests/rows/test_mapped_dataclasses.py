@@ -8,15 +8,10 @@ from datetime import UTC
 from typing import Any
 
 import pytest
-from sqlalchemy import ColumnElement
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column, registry
 
 from rowlock import (
-    Apply,
     LockColumns,
-    Outcome,
-    Pipeline,
-    PipelineItem,
     PipelineManager,
     ScheduleColumns,
     events,
@@ -36,6 +31,7 @@ from rowlock.testing import TemporaryDatabase, stepping
 from ..host import Base as PlainBase
 from ..host import Run, heard_events
 from ..pipelines.scenes import counted
+from .test_sqlmodel import Working
 
 
 class Base(MappedAsDataclass, DeclarativeBase):
@@ -81,23 +77,6 @@ class Picture(LockColumns, ScheduleColumns, DispatchColumns, Base):
 
 
 MODELS: tuple[Any, ...] = (Positional, Named, Unscheduled, Decorated)
-
-
-class Working(Pipeline[Any]):
-    """Works on new rows, and keeps what it was given."""
-
-    def __init__(self, model: Any, **settings: Any) -> None:
-        self.model = model
-        self.rows: list[Any] = []
-        super().__init__(**settings)
-
-    def ready(self) -> ColumnElement[bool]:
-        new: ColumnElement[bool] = self.model.status == "new"
-        return new
-
-    async def process(self, item: PipelineItem[Any]) -> Outcome:
-        self.rows.append(item.row)
-        return Apply({"status": "done", "name": f"{item.row.name}!"}, unless_changed=["name"])
 
 
 @pytest.mark.parametrize("with_row", [False, True])

@@ -448,23 +448,10 @@ async def test_what_may_differ_is_not_compared(
     assert await crash_volume(database_with_clock, answer, row=two_volumes, ignore=[ignore]) > 5
 
 
-class TestLogging(CrashContract[Volume, Cloud]):
+class TestLogging(TestContract):
     """A pipeline that is tested by inheriting could not say what may differ."""
 
     ignore = ("runs",)
-
-    @pytest.fixture
-    async def rowlock_database_with_clock(
-        self, database_with_clock: TemporaryDatabase
-    ) -> TemporaryDatabase:
-        await database_with_clock.create_tables(Base.metadata)
-        return database_with_clock
-
-    def crashing_row(self) -> Volume:
-        return Volume()
-
-    def world(self) -> Cloud:
-        return Cloud()
 
     def build_in(self, world: Cloud) -> VolumePipeline:
         return volumes(log_beside)(world)

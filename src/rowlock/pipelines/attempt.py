@@ -304,7 +304,6 @@ def _raised(error: BaseException) -> Raised:
 
 async def _in_thread(call: Callable[[], Any], threads: Executor) -> Any:
     unwanted = False
-
     # A thread begins with no context variables; a copy, since two calls may not be in one context
     # at a time.
     variables = copy_context()

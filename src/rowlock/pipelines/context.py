@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 FRESH_S, FRESH_S_MAX = 0.1, 1.0
 """Least and most time, in seconds, after which a claimed row is read again before work begins on
-it: three times as long as its claim took.
+it: three times as long as its claim took, or the most if only a busy event loop kept it waiting.
 """
 AHEAD_MAX = 500
 """Most rows in a queue that has grown."""
@@ -75,6 +75,8 @@ class ItemQueue(Generic[ModelT]):
         holds_ahead: whether there is room for items that no worker waits for.
         grows: whether the capacity is found; it is fixed if not.
         fresh_s: for how long the rows of a claim are fresh, in seconds.
+        held_until: when the last row began that had waited for a worker or for room in the settler,
+            on the monotonic clock.
         starts_soon: whether items start in that time; if not, claims skip the rows.
         on_room: called when a place was freed; `on_items` when there is something to get.
         idle: returns how many workers wait for items.
@@ -89,7 +91,7 @@ class ItemQueue(Generic[ModelT]):
         self.grows = grows
         self._longest_wait_s = _UNKNOWN_S
         self._is_filled = False
-        self.starts_soon, self.fresh_s = True, FRESH_S
+        self.starts_soon, self.fresh_s, self.held_until = True, FRESH_S, -math.inf
         self.on_room: Callable[[], None] = lambda: None
         self.on_items: Callable[[], None] = lambda: None
         self.idle: Callable[[], int] = lambda: 0
@@ -353,6 +355,10 @@ class PipelineContext(Generic[ModelT]):
             writes=writes,
             autocommit=autocommit,
         )
+
+    def of(self, item: PipelineItem[ModelT], **more: object) -> dict[str, object]:
+        """Return the fields of a log line about the row of `item`."""
+        return {"pipeline": self.name, "row_id": item.id, **more}
 
     def emit_for(self, kind: type[events.ClaimEvent], item: PipelineItem[ModelT]) -> None:
         of = (self.name, item.id, item.lock_token)

@@ -161,7 +161,7 @@ def record_failure(
     log, text = logger.error, "%(pipeline)s: processing row %(row_id)s failed"
     if item.is_rehearsal:
         log, text = logger.warning, "%(pipeline)s: rehearsing row %(row_id)s failed"
-    log(text, {"pipeline": context.name, "row_id": item.id}, exc_info=error)
+    log(text, context.of(item), exc_info=error)
     _tell_failed(context, item, describe(error))
     return Retry(error=error)
 
@@ -225,7 +225,7 @@ def _record_expected(
     text = describe(error)
     logger.warning(
         "%(pipeline)s: processing row %(row_id)s failed with an error that is expected: %(error)s",
-        {"pipeline": context.name, "row_id": item.id, "error": text},
+        context.of(item, error=text),
     )
     _tell_failed(context, item, text)
 
@@ -303,8 +303,7 @@ def decide_unread(
             f"{', and parked if it comes back' if parks else ''}; this is logged once for each kind"
             " of error"
         )
-        extra = {"pipeline": context.name, "row_id": item.id, "error": text}
-        logger.error(told, extra, exc_info=error)
+        logger.error(told, context.of(item, error=text), exc_info=error)
     # A row that cannot be left out as well must not head the next claim again.
     return Ended.INTERRUPTED if left_out.add(item.id, monotonic()) else Reset()
 
@@ -313,7 +312,7 @@ def record_unreadable(
     context: PipelineContext[Any], item: PipelineItem[Any], column: str
 ) -> Park | Retry:
     """Return the outcome of a row that cannot be read: `Park`; without a schedule, `Retry`."""
-    extra = {"pipeline": context.name, "row_id": item.id, "column": column}
+    extra = context.of(item, column=column)
     if context.leased.has_schedule:
         text = "%(pipeline)s: row %(row_id)s is parked: its %(column)s cannot be read"
         logger.error(text, extra)

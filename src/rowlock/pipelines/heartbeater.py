@@ -368,6 +368,6 @@ class Heartbeater(Generic[ModelT]):
         told = [item for item in lost if not item.is_settling]
         self.context.counters.leases_lost += len(told)
         for item in told:
-            extra = {"pipeline": self.context.name, "row_id": item.id}
-            logger.warning("%(pipeline)s: the lease of row %(row_id)s was lost", extra)
+            text = "%(pipeline)s: the lease of row %(row_id)s was lost"
+            logger.warning(text, self.context.of(item))
             self.context.emit_for(events.LeaseExpired, item)

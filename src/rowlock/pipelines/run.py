@@ -158,7 +158,7 @@ class PipelineRun(Generic[ModelT]):
             logger.error(
                 "%(pipeline)s: row %(row_id)s was leased but neither queued, running nor settling;"
                 " it is released. This is a bug in rowlock: report it with the log before it",
-                {"pipeline": self.context.name, "row_id": item.id},
+                self.context.of(item),
             )
             events.emit(events.StrayFound(self.context.name, item.id, item.lock_token))
 
@@ -256,6 +256,8 @@ class PipelineRun(Generic[ModelT]):
 
     def items(self, limit: int) -> list[ItemView]:
         """Return at most `limit`: what runs or is settled, oldest first, then what is queued."""
+        in_progress = tuple(self.context.in_progress)
+        running = [self._view(item, "running", item.begun_at) for item in in_progress]
         settling = [
             self._view(item, "settling", item.ended_at)
             for item in self.heartbeater.tracked()
@@ -263,7 +265,7 @@ class PipelineRun(Generic[ModelT]):
         ]
         queued = self.context.queue.waiting()[:limit]
         return [
-            *sorted([*self._running(), *settling], key=lambda view: -view.since_s),
+            *sorted([*running, *settling], key=lambda view: -view.since_s),
             *(self._view(item, "queued", item.queued_at, place=n) for n, item in enumerate(queued)),
         ][:limit]
 
@@ -271,10 +273,6 @@ class PipelineRun(Generic[ModelT]):
         """Return since when each row is processed, on the monotonic clock."""
         # Copied at once, since another thread may ask.
         return [item.begun_at for item in tuple(self.context.in_progress) if item.begun_at]
-
-    def _running(self) -> list[ItemView]:
-        in_progress = tuple(self.context.in_progress)
-        return [self._view(item, "running", item.begun_at) for item in in_progress]
 
     def _view(
         self, item: PipelineItem[ModelT], state: str, since: float, *, place: int | None = None

@@ -137,12 +137,11 @@ async def release_related_of(context: PipelineContext[Any], *items: PipelineItem
             await _release(context, chunk, only_related=True)
         except Exception as error:
             for item in chunk:
-                logger.warning(
-                    "%(pipeline)s: related rows of row %(row_id)s were not freed and stay"
-                    " leased until they expire",
-                    {"pipeline": context.name, "row_id": item.id, "rows": len(item.held or ())},
-                    exc_info=error,
+                text = (
+                    "%(pipeline)s: related rows of row %(row_id)s were not freed and stay leased"
+                    " until they expire"
                 )
+                logger.warning(text, context.of(item, rows=len(item.held or ())), exc_info=error)
 
 
 async def _release(
@@ -189,13 +188,6 @@ async def _transact(
     # A pool may hold connections that died long ago, in an outage that is over: the first use of
     # one only finds that out.
     return await context.transact(work, purpose=purpose)
-
-
-UNWRITTEN = (
-    "%(pipeline)s: the failure of row %(row_id)s could not be written; it is free when its lease"
-    " expires"
-)
-UNWRITTEN_BY_HOST = "%(pipeline)s: on_refused's outcome for row %(row_id)s could not be written"
 
 
 class Settler(Generic[ModelT]):
@@ -336,11 +328,10 @@ class Settler(Generic[ModelT]):
         self.context.counters.abandoned += 1
         self.context.calls.abandon(attempt)
         attempt.on_late_result(lambda result: self._clean_up_late(item, result))
-        logger.error(
-            "%(pipeline)s: process ignored its cancellation and was left behind with row"
-            " %(row_id)s",
-            {"pipeline": self.context.name, "row_id": item.id},
+        text = (
+            "%(pipeline)s: process ignored its cancellation and was left behind with row %(row_id)s"
         )
+        logger.error(text, self.context.of(item))
         self.context.emit_for(events.ItemAbandoned, item)
 
     def _clean_up_late(self, item: PipelineItem[ModelT], result: Result) -> None:
@@ -389,13 +380,15 @@ class Settler(Generic[ModelT]):
             usual = record_failure(self.context, item, error)
             of_host = self._refused_outcome(item, error)
             instead = [usual] if of_host in (None, usual) else [of_host, usual]
-        extra = {"pipeline": self.context.name, "row_id": item.id}
         for failure in instead:
             try:
                 written = await self.write(PendingOutcome(item, failure))
             except Exception as again:
                 is_last = failure is instead[-1] or is_transient(again)
-                logger.exception(UNWRITTEN if is_last else UNWRITTEN_BY_HOST, extra)
+                whose = "the failure of" if is_last else "on_refused's outcome for"
+                ends = "; it is free when its lease expires" if is_last else ""
+                text = f"%(pipeline)s: {whose} row %(row_id)s could not be written{ends}"
+                logger.exception(text, self.context.of(item))
                 if is_last:
                     break
                 continue
@@ -413,8 +406,8 @@ class Settler(Generic[ModelT]):
             outcome = copied(self.context.hooks.on_refused(item, error))
             return checked(self.context, item, outcome, hook="on_refused")
         except HOST_ERRORS:
-            extra = {"pipeline": self.context.name, "row_id": item.id}
-            logger.exception("%(pipeline)s: on_refused failed for row %(row_id)s", extra)
+            text = "%(pipeline)s: on_refused failed for row %(row_id)s"
+            logger.exception(text, self.context.of(item))
             return None
 
     def _raised_outcome(self, item: PipelineItem[ModelT], error: Exception) -> Outcome | None:
@@ -433,8 +426,7 @@ class Settler(Generic[ModelT]):
             name_column(error, await self._writer.find_refused(item, outcome, error))
         # The database is away, or host objects raise: the error says what it says.
         except Exception as raised:
-            extra = {"pipeline": self.context.name}
-            logger.debug("%(pipeline)s: no column fits an error", extra, exc_info=raised)
+            logger.debug("%(pipeline)s: no column fits", self.context.of(item), exc_info=raised)
 
     async def clean_up(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
         """Have the host clean up after a result that was not applied."""
@@ -446,8 +438,8 @@ class Settler(Generic[ModelT]):
             self._cleaning.discard(attempt)
         if not isinstance(result, Returned):
             error = result.error if isinstance(result, Raised) else TimeoutError(result.value)
-            extra = {"pipeline": self.context.name, "row_id": item.id}
-            logger.error("%(pipeline)s: on_stale failed for row %(row_id)s", extra, exc_info=error)
+            text = "%(pipeline)s: on_stale failed for row %(row_id)s"
+            logger.error(text, self.context.of(item), exc_info=error)
 
     async def write(self, pending: PendingOutcome[ModelT], *, by_itself: bool = False) -> Written:
         """Write an outcome under the guard; return how that ended, once the COMMIT was answered.
@@ -478,8 +470,7 @@ class Settler(Generic[ModelT]):
                 if not is_transient(error) or is_late or context.grace_over:
                     return await self._result_of_try(pending, error)
                 text = "%(pipeline)s: writing the outcome of row %(row_id)s is tried again"
-                extra = {"pipeline": context.name, "row_id": item.id, "tries": retries.count}
-                logger.warning(text, extra, exc_info=error)
+                logger.warning(text, context.of(item, tries=retries.count), exc_info=error)
             # Each rests for itself: those of a batch that failed for one of them meet in others.
             await retries.rest()
 
@@ -540,8 +531,8 @@ class Settler(Generic[ModelT]):
                 try:
                     self._record(item, pending.outcome, written)
                 except Exception:
-                    extra = {"pipeline": self.context.name, "row_id": item.id}
-                    logger.exception("%(pipeline)s: recording row %(row_id)s failed", extra)
+                    text = "%(pipeline)s: recording row %(row_id)s failed"
+                    logger.exception(text, self.context.of(item))
         self._finish(made)
 
     async def _let_a_renewal_in(self, item: PipelineItem[ModelT]) -> None:
@@ -564,19 +555,17 @@ class Settler(Generic[ModelT]):
             written = await self._writer.find_earlier(pending)
         except Exception:
             text = "%(pipeline)s: it is unknown whether the outcome of row %(row_id)s was committed"
-            extra = {"pipeline": self.context.name, "row_id": pending.item.id}
-            logger.warning(text, extra, exc_info=error)
+            logger.warning(text, self.context.of(pending.item), exc_info=error)
             return Written.UNKNOWN
         if written is Written.STALE:
             pending.stamps = {}
             raise error
         if written.is_made and pending.also is not None and not is_transient(error):
-            extra = {"pipeline": self.context.name, "row_id": pending.item.id}
             text = (
                 "%(pipeline)s: also committed by itself, and the outcome of row %(row_id)s with it;"
                 " it must neither commit nor roll back"
             )
-            logger.error(text, extra, exc_info=error)
+            logger.error(text, self.context.of(pending.item), exc_info=error)
         return written
 
     def _record_write(
@@ -645,7 +634,7 @@ class Settler(Generic[ModelT]):
         logger.warning(
             "%(pipeline)s: row %(row_id)s is parked, and nothing works on it until it is"
             " unparked: %(reason)s",
-            {"pipeline": context.name, "row_id": item.id, "reason": reason},
+            context.of(item, reason=reason),
         )
         events.emit(events.ItemParked(context.name, item.id, item.lock_token, reason))
         return reason
@@ -665,8 +654,7 @@ class Settler(Generic[ModelT]):
             "%(pipeline)s: %(outcome)s of row %(row_id)s was not written (%(reason)s); look for"
             f" side effects of this attempt: on_stale is {ends}"
         )
-        extra = {"pipeline": self.context.name, "row_id": item.id, "reason": reason}
-        logger.warning(text, extra | {"outcome": type(outcome).__name__})
+        logger.warning(text, self.context.of(item, reason=reason, outcome=type(outcome).__name__))
         self._record_stale(item, reason)
 
     def _record_stale(self, item: PipelineItem[ModelT], reason: str) -> None:

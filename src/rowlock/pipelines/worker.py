@@ -32,7 +32,7 @@ from rowlock.leases.item import PipelineItem
 from rowlock.leases.renew import tokens_still_held
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Call, Ended, Raised, RestOfCall, Result, contained, first_step
-from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.context import FRESH_S_MAX, PipelineContext
 from rowlock.pipelines.decisions import Decision, decide, decide_unread, record_unreadable
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.outcomes import SUCCESSES, Park
@@ -69,8 +69,12 @@ class Loader(Generic[ModelT]):
 
     def check_fresh(self, item: PipelineItem[ModelT], now: float) -> bool:
         """Whether work on `item` may begin with its claim's row, sent a moment before `now`."""
-        queue = self.context.queue
-        queue.starts_soon = now - item.claimed_at < queue.fresh_s
+        queue, sent_at = self.context.queue, item.claimed_at
+        # What a busy loop takes for itself does not count, or a drain would be slow for being slow:
+        # then each row would be read twice.
+        waited_s = max(item.queued_at or now, queue.held_until) - sent_at
+        old_s = max(queue.fresh_s, FRESH_S_MAX)
+        queue.starts_soon = waited_s < queue.fresh_s and now - sent_at < old_s
         return queue.starts_soon and item.has_row and item.is_trusted(now)
 
     async def load(self, item: PipelineItem[ModelT]) -> bool:
@@ -89,10 +93,8 @@ class Loader(Generic[ModelT]):
                     self.context.failures.failed(LOADER, describe(error))
                 if not is_transient(error) or retries.are_over or self.context.grace_over:
                     raise
-                name = self.context.name
                 text = "%(pipeline)s: reading row %(row_id)s is tried again"
-                extra = {"pipeline": name, "row_id": item.id, "tries": retries.count}
-                logger.warning(text, extra, exc_info=error)
+                logger.warning(text, self.context.of(item, tries=retries.count), exc_info=error)
                 await retries.rest()
                 continue
             if row is HIDDEN:
@@ -415,6 +417,7 @@ class _Place(Generic[ModelT]):
                     # Not at once: an eager task could await the same future, half taken by now.
                     asyncio.get_running_loop().call_soon(pool.feed)
                     await rest
+                    pool.on_waited()
                     yields_at = monotonic() + YIELDS_AFTER_S
             # A worker's own `work` is the host's, and so is the property that `process` may be.
             except HOST_ERRORS as raised:
@@ -483,7 +486,7 @@ class Pool(Generic[ModelT]):
         self._names = {worker: f"worker {number}" for number, worker in enumerate(workers, start=1)}
         self._idle: list[Worker[ModelT]] = []
         self._busy = 0
-        self._is_feeding = False
+        self._is_feeding = self._is_held_up = False
         self._resting: dict[Worker[ModelT], asyncio.TimerHandle] = {}
         self._deaths: dict[Worker[ModelT], int] = {}
         self._idle_again: asyncio.Future[None] | None = None
@@ -532,11 +535,18 @@ class Pool(Generic[ModelT]):
         finally:
             self._is_feeding = False
 
+    def on_waited(self) -> None:
+        # With an idle worker beside it, no queued row has waited for this one.
+        self._is_held_up = self._is_held_up or not self._idle
+
     def _next(self) -> PipelineItem[ModelT] | None:
         if not self.is_open or self._settler.is_full:
+            self._is_held_up = True
             return None
         item = self.context.queue.get()
         if item is not None:
+            if self._is_held_up:
+                self._is_held_up, self.context.queue.held_until = False, monotonic()
             # In hand before the first step, in which a host's own work may do something else.
             self.context.in_progress.add(item)
         return item
