@@ -263,7 +263,7 @@ async def test_held_keys_are_not_claimed(database: TemporaryDatabase) -> None:
     leased = LeasedTable.of(ByUuid)
     await insert_rows(database, *(ByUuid() for _ in range(5)))
     dialect = LEASES.on(database.dialect_name)
-    async with dialect.excluding(leased) as held:
+    async with dialect.excluding(leased, timeout=timedelta(seconds=10)) as held:
         assert held == frozenset()
         rows = await transact(database, leased, lambda c: dialect.claim(c, order_for(leased), held))
     assert len(rows) == 5

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -37,10 +37,10 @@ CONNECTIONS_AT_ONCE = 5
 @asynccontextmanager
 async def claim_slot(engine: Engine, *, wait_s: float) -> AsyncIterator[None]:
     """Wait, `wait_s` at most, for a slot among this loop's claims over `engine`."""
-    slots = _slots_of(engine)
-    has_slot = False
+    slots, has_slot = _slots_of(engine), False
     with suppress(TimeoutError):
-        async with asyncio.timeout(wait_s):
+        # A limit costs as much as a tenth of a claim: none where there is nothing to wait for.
+        async with asyncio.timeout(wait_s) if slots.locked() else nullcontext():
             has_slot = await slots.acquire()
     try:
         yield

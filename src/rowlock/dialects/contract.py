@@ -386,8 +386,12 @@ def locks_of(connection: AsyncConnection | AsyncSession) -> LockDialect:
 class LeaseDialect(ABC):
     """One database's claims and renewals, in the connection's transaction; not `excluding`."""
 
-    def excluding(self, leased: LeasedTable) -> AbstractAsyncContextManager[frozenset[Any]]:
-        """Hold off the lockset's holders in this process; gives the keys that they hold."""
+    def excluding(
+        self, leased: LeasedTable, *, timeout: timedelta
+    ) -> AbstractAsyncContextManager[frozenset[Any]]:
+        """Hold off the lockset's holders in this process; gives the keys that they hold.
+        `LockWaitTimeout` if it was kept locked for so long.
+        """
         return nullcontext(frozenset())
 
     @abstractmethod

@@ -47,7 +47,6 @@ from rowlock.leases.claim_request import (
     ClaimRequest,
     Position,
     check_keys,
-    lockset_guard,
 )
 from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.leases.release import release_dead
@@ -78,7 +77,7 @@ async def claim(
     engine = bind_of(session_factory(), request.leased).engine
     request = replace(request, digits=fresh_token().hex)
     async with (
-        lockset_guard(engine, request.leased, timeout=timeout) as in_lockset,
+        LEASES.on(engine.dialect.name).excluding(request.leased, timeout=timeout) as in_lockset,
         claim_slot(engine, wait_s=timeout.total_seconds() / 2),
     ):
         sent_at = monotonic()

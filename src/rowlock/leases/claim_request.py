@@ -4,10 +4,8 @@ deaths, and keys that do not find their rows.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
@@ -16,11 +14,9 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from sqlalchemy import (
     Column,
     ColumnElement,
-    Connection,
     Date,
     DateTime,
     Dialect,
-    Engine,
     Text,
     and_,
     bindparam,
@@ -35,8 +31,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import NullType, TypeDecorator, TypeEngine
 
-from rowlock.dialects.contract import LEASES
-from rowlock.errors import LockWaitTimeout, ModelError
+from rowlock.errors import ModelError
 from rowlock.logs import get_logger
 from rowlock.rows.database_time import is_unreadable_time
 from rowlock.rows.expressions import is_small, may_be_large, times_read
@@ -261,25 +256,6 @@ def claim_parameters(request: ClaimRequest) -> dict[str, Any]:
         return limit
     place = {} if request.after.place is None else {"rowlock_after_place": request.after.place}
     return limit | place | {"rowlock_after_key": request.after.key}
-
-
-@asynccontextmanager
-async def lockset_guard(
-    bind: Engine | Connection, leased: LeasedTable, *, timeout: timedelta
-) -> AsyncIterator[frozenset[Any]]:
-    """Hold off the lockset's holders in this process; gives the keys that they hold.
-    `LockWaitTimeout` if it was kept locked for so long.
-    """
-    wait_s = timeout.total_seconds()
-    async with AsyncExitStack() as stack:
-        try:
-            # Bounded by itself: once leases are sent for, no timeout may drop them.
-            async with asyncio.timeout(wait_s):
-                excluding = LEASES.on(bind.dialect.name).excluding(leased)
-                held = await stack.enter_async_context(excluding)
-        except TimeoutError:
-            raise LockWaitTimeout(namespace=leased.table.name, keys=(), timeout_s=wait_s) from None
-        yield held
 
 
 # ---------------------------------------------------------------- keys

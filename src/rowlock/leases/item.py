@@ -263,7 +263,7 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
         writes nothing.
 
         Work that begins at once may get the row as its claim read it, a tenth of a second earlier
-        at most; where claims take long, three times as long as its claim took, up to one second.
+        at most; up to one second where claims take long or the event loop is busy.
 
         Raises:
             PipelineError: the item has not left the queue yet.

@@ -45,7 +45,7 @@ from rowlock.leases.acquire import (
 )
 from rowlock.leases.apply import RelatedWrite, in_pieces, unchanged_of, with_versions, write_locked
 from rowlock.leases.claim import as_seen, may_be_newer
-from rowlock.leases.claim_request import Lease, lockset_guard
+from rowlock.leases.claim_request import Lease
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, renew_each
 from rowlock.logs import get_logger
@@ -218,8 +218,8 @@ class RelatedLocker:
         async with held.lock:
             if item.is_settling or not item.is_trusted():
                 raise item.lease_lost()
-            bind = bind_of(self._session_factory(), leased)
-            async with lockset_guard(bind, leased, timeout=self._timeout) as in_lockset:
+            dialect = LEASES.on(bind_of(self._session_factory(), leased).dialect.name)
+            async with dialect.excluding(leased, timeout=self._timeout) as in_lockset:
 
                 async def work(session: AsyncSession, connection: AsyncConnection) -> list[ModelT]:
                     until = await self._need_main(connection, item)

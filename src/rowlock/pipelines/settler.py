@@ -426,7 +426,8 @@ class Settler(Generic[ModelT]):
             name_column(error, await self._writer.find_refused(item, outcome, error))
         # The database is away, or host objects raise: the error says what it says.
         except Exception as raised:
-            logger.debug("%(pipeline)s: no column fits", self.context.of(item), exc_info=raised)
+            text = "%(pipeline)s: the column of a refused value was not found"
+            logger.debug(text, self.context.of(item), exc_info=raised)
 
     async def clean_up(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
         """Have the host clean up after a result that was not applied."""

@@ -27,6 +27,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from rowlock.clock import exponential, monotonic, sleep
 from rowlock.database.faults import is_conflict
 from rowlock.database.transaction import bind_of, check_session_factory, in_transaction
+from rowlock.dialects.contract import LEASES
 from rowlock.errors import LeaseLost, LockWaitTimeout, PipelineError, RelatedLockUnavailable
 from rowlock.hints import pipeline_hinter
 from rowlock.leases.acquire import (
@@ -41,7 +42,6 @@ from rowlock.leases.acquire import (
     renew_keys,
 )
 from rowlock.leases.claim import as_seen
-from rowlock.leases.claim_request import lockset_guard
 from rowlock.locks.advisory import WAIT_S_MAX, wait_limit_s
 from rowlock.logs import get_logger
 from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after
@@ -161,8 +161,8 @@ class HeldByService(Generic[ModelT]):
         leased, until = self._leased, database_time_after(timedelta(seconds=self._lease_s))
         lease = self.lock_token, self.lock_owner, until
         named = leased.attribute(leased.key_name).in_(self.keys)
-        bind = bind_of(self._session_factory(), leased)
-        async with lockset_guard(bind, leased, timeout=lockset_wait) as held:
+        dialect = LEASES.on(bind_of(self._session_factory(), leased).dialect.name)
+        async with dialect.excluding(leased, timeout=lockset_wait) as held:
             sent_at = monotonic()
 
             async def work(session: AsyncSession, connection: AsyncConnection) -> Acquired:

@@ -13,10 +13,12 @@ Source: SQLite, "The INDEXED BY Clause" and "EXPLAIN QUERY PLAN".
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -58,6 +60,7 @@ from rowlock.dialects.sqlite.rows import (
     is_unchanged_document,
     resolved_type,
 )
+from rowlock.errors import LockWaitTimeout
 from rowlock.leases.claim_request import (
     ClaimedRow,
     ClaimRequest,
@@ -280,10 +283,19 @@ def _is_sent_as_json(leased: LeasedTable) -> bool:
 
 class SqliteLeases(LeaseDialect):
     @asynccontextmanager
-    async def excluding(self, leased: LeasedTable) -> AsyncIterator[frozenset[Any]]:
+    async def excluding(
+        self, leased: LeasedTable, *, timeout: timedelta
+    ) -> AsyncIterator[frozenset[Any]]:
         """Hold the lockset of the table until the claim is committed."""
-        lock, lockset = LOCKERS.on("sqlite").get_lockset(leased.table.name)
-        async with lock:
+        name, wait_s = leased.table.name, timeout.total_seconds()
+        lock, lockset = LOCKERS.on("sqlite").get_lockset(name)
+        async with AsyncExitStack() as stack:
+            try:
+                # Bounded by itself: once leases are sent for, no timeout may drop them.
+                async with asyncio.timeout(wait_s):
+                    await stack.enter_async_context(lock)
+            except TimeoutError:
+                raise LockWaitTimeout(namespace=name, keys=(), timeout_s=wait_s) from None
             yield frozenset(lockset)
 
     async def claim(
@@ -347,12 +359,10 @@ class SqliteLeases(LeaseDialect):
         return None if written is None else {"rowlock_held": written}
 
     def takes_arrays(self, slots: Sequence[Slot]) -> bool:
-        """As JSON, where values of these types are numbers or texts."""
+        """As JSON, where they are all of SQLAlchemy's plain types, or ours: numbers or texts."""
         return all(is_read_alike(one) for _, one in slots)
 
-    def reads_alike(self, slots: Sequence[Slot]) -> bool:
-        """Whether they are all of SQLAlchemy's plain types, or ours."""
-        return all(is_read_alike(one) for _, one in slots)
+    reads_alike = takes_arrays
 
     def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> FromClause:
         return _json_rows(
