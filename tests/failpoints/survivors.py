@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import select
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,9 +99,7 @@ class Nursery:
 
     def _hear(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        assert select.select([self._process.stdout], [], [], REPLICA_S_MAX + 5)[0], (
-            "a replica hangs"
-        )
+        assert wait([self._process.stdout], REPLICA_S_MAX + 5), "a replica hangs"
         heard: dict[str, Any] = json.loads(self._process.stdout.readline())
         return heard
 

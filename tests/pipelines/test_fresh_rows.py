@@ -73,6 +73,7 @@ async def test_work_that_begins_at_once_needs_no_second_statement(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each row would cost a round trip more between the hint and its start."""
+    monkeypatch.setattr(worker, "FRESH_S_MAX", 60)
     monkeypatch.setattr(fetcher, "FRESH_S", 60)  # however slow this machine is today
     await add(database, Run(id=1, result={"size": 3}))
     seen: list[Any] = []
@@ -169,6 +170,26 @@ async def test_a_busy_loop_makes_no_row_old(
 
 
 @virtual_time
+async def test_a_row_that_waits_in_a_host_s_own_work_is_read_then(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """What a worker class writes, or a service, before it processes the row would be unknown."""
+
+    class Slow(worker.Worker[Any]):
+        async def work(self, item: PipelineItem[Any]) -> None:
+            await asyncio.sleep(2 * FRESH_S)
+            await super().work(item)
+
+    await add(virtual_database, Run(id=1))
+    with faults_of(virtual_database.engine) as faults:
+        pipeline: Any = RunPipeline()
+        pipeline.worker_class = Slow
+        async with PipelineManager(virtual_database.session_factory, [pipeline]):
+            await until(lambda: pipeline.items)
+    assert reads(faults) == 1
+
+
+@virtual_time
 async def test_a_fresh_row_is_worked_on_under_trust_alone(
     virtual_database: TemporaryDatabase,
 ) -> None:
@@ -254,6 +275,7 @@ async def test_what_a_trigger_writes_is_in_the_row(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An outcome that depends on it would be released for ever."""
+    monkeypatch.setattr(worker, "FRESH_S_MAX", 60)
     monkeypatch.setattr(fetcher, "FRESH_S", 60)  # or on a slow machine every row is read anew
     await add(database, Mood(id=1))
     body = "UPDATE moods SET revision = revision + 1 WHERE id = NEW.id"
@@ -304,6 +326,7 @@ async def test_the_hosts_options_are_respected(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`process` would find rows without what it asked for, now and then."""
+    monkeypatch.setattr(worker, "FRESH_S_MAX", 60)
     monkeypatch.setattr(fetcher, "FRESH_S", 60)  # or on a slow machine every row is read anew
     await add(database, Volume())
     seen: list[Any] = []

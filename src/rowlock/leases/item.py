@@ -262,8 +262,8 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
         """The row as it was read under the token when work began: a detached instance; changing it
         writes nothing.
 
-        Work that begins at once may get the row as its claim read it, a tenth of a second earlier
-        at most; up to one second where claims take long or the event loop is busy.
+        Work that had not to wait for a worker may get the row as its claim read it, a tenth of a
+        second earlier; up to one second where claims take long or the event loop is busy.
 
         Raises:
             PipelineError: the item has not left the queue yet.

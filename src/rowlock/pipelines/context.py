@@ -75,7 +75,7 @@ class ItemQueue(Generic[ModelT]):
         holds_ahead: whether there is room for items that no worker waits for.
         grows: whether the capacity is found; it is fixed if not.
         fresh_s: for how long the rows of a claim are fresh, in seconds.
-        held_until: when a row last began that had waited for a worker, or for room in the settler.
+        held_until: when a row was last taken that had waited for a worker, or for the settler.
         starts_soon: whether items start in that time; if not, claims skip the rows.
         on_room: called when a place was freed; `on_items` when there is something to get.
         idle: returns how many workers wait for items.

@@ -128,7 +128,6 @@ class ClaimBuilder(Generic[ModelT]):
     ) -> None:
         self.context = context
         self._own_rows = own_rows
-        self._dialect = bind_of(context.session_factory(), context.leased).dialect
         self._last: tuple[list[object], ClaimRequest] | None = None
         self._with_rows_from = float("-inf")
 
@@ -142,10 +141,9 @@ class ClaimBuilder(Generic[ModelT]):
         ready = ready_condition(context.name, leased, context.hooks.ready)
         locking_pipelines = context.lock_graph.locking_pipelines_of(leased, but=context.name)
         # `on` and the times are the class's.
-        fingerprints: list[object] = [fingerprint_of(ready, self._dialect)]
+        fingerprints: list[object] = [fingerprint_of(ready)]
         for locking in locking_pipelines:
-            fingerprints.append((locking.owner, locking.leased))
-            fingerprints.append(fingerprint_of(locking.ready, self._dialect))
+            fingerprints += (locking.owner, locking.leased), fingerprint_of(locking.ready)
         if self._last is None or not is_same(fingerprints, self._last[0]):
             self._last = (fingerprints, self._new(ready, locking_pipelines))
         with_rows = (

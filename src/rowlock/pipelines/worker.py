@@ -70,11 +70,9 @@ class Loader(Generic[ModelT]):
     def check_fresh(self, item: PipelineItem[ModelT], now: float) -> bool:
         """Whether work on `item` may begin with its claim's row, sent a moment before `now`."""
         queue, sent_at = self.context.queue, item.claimed_at
-        # What a busy loop takes for itself does not count, or a drain would be slow for being slow:
-        # then each row would be read twice.
+        # Time of a busy loop does not count: a slow drain would read each row twice, and be slower.
         waited_s = max(item.queued_at or now, queue.held_until) - sent_at
-        old_s = max(queue.fresh_s, FRESH_S_MAX)
-        queue.starts_soon = waited_s < queue.fresh_s and now - sent_at < old_s
+        queue.starts_soon = waited_s < queue.fresh_s and now - sent_at < FRESH_S_MAX
         return queue.starts_soon and item.has_row and item.is_trusted(now)
 
     async def load(self, item: PipelineItem[ModelT]) -> bool:
@@ -174,6 +172,8 @@ class Worker(Generic[ModelT]):
 
         A worker of the host's own may do something before and after that.
         """
+        # A host's own work may have waited before.
+        self.context.queue.held_until = monotonic()
         await self._work(item)
 
     def begin(self, item: PipelineItem[ModelT], place: _Place[ModelT]) -> Awaitable[None] | None:
@@ -243,7 +243,7 @@ class Worker(Generic[ModelT]):
         context = self.context
         if item.prev_lock_expired and self._is_to_be_tried(item):
             await context.trial.acquire()
-            context.tried = item
+            context.tried, context.queue.held_until = item, monotonic()
         decision, now = None, monotonic()
         if not self._is_ready(item, now) or (
             item.prev_lock_expired and self._reason_to_give_up(item)
@@ -536,7 +536,7 @@ class Pool(Generic[ModelT]):
             self._is_feeding = False
 
     def on_waited(self) -> None:
-        # With an idle worker beside it, no queued row has waited for this one.
+        """Note that a worker was not free: with none idle beside it, queued rows have waited."""
         self._is_held_up = self._is_held_up or not self._idle
 
     def _next(self) -> PipelineItem[ModelT] | None:
@@ -571,6 +571,7 @@ class Pool(Generic[ModelT]):
                 self._settler.settle_later(item, Ended.INTERRUPTED)
 
     def on_left(self, place: _Place[ModelT], error: BaseException | None) -> None:
+        self.on_waited()
         del self._places[place.worker]
         if place.task is not None:
             self._left.add(place.task)
@@ -630,5 +631,6 @@ class Pool(Generic[ModelT]):
         tell_replaced(self.context.name, self._names[worker], error)
 
     def _rested(self, worker: Worker[ModelT]) -> None:
+        self.on_waited()
         del self._resting[worker]
         self._make_idle(worker)

@@ -40,13 +40,19 @@ class Formula:
         return filled
 
 
+def cache_key_of(element: Any) -> Any:
+    """Return its key in SQLAlchemy's cache of statements; None if it has none that tells all."""
+    # Of SQLAlchemy 2.0.38 to 2.1.9; where there is none, each expression is like no other.
+    key = getattr(element, "_generate_cache_key", lambda: None)()
+    # Since 2.1: what `params()` of a subquery has set.
+    return None if getattr(key, "params", None) else key
+
+
 def formula_of(expression: Any) -> tuple[Formula, list[Any]] | None:
     """Return what `expression` shares with others, and its own values; None if unknown."""
     is_element = isinstance(expression, ColumnElement)
     element = expression if is_element else expression.__clause_element__()
-    # Of SQLAlchemy 2.0.38 to 2.1.9; where there is none, each expression is like no other.
-    generate = getattr(element, "_generate_cache_key", None)
-    key = None if generate is None else generate()
+    key = cache_key_of(element)
     if key is None or not all(_is_plain(parameter) for parameter in key.bindparams):
         return None
     values = [parameter.value for parameter in key.bindparams]

@@ -7,10 +7,10 @@ from __future__ import annotations
 import dis
 import sys
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any
 
 from sqlalchemy import (
     BindParameter,
@@ -19,7 +19,6 @@ from sqlalchemy import (
     ColumnElement,
     Date,
     DateTime,
-    Dialect,
     Enum,
     Float,
     Integer,
@@ -37,13 +36,12 @@ from sqlalchemy import (
     null,
     or_,
 )
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm.attributes import QueryableAttribute
 from sqlalchemy.sql.elements import BinaryExpression
 from sqlalchemy.sql.visitors import cloned_traverse, iterate
 from sqlalchemy.types import TypeEngine
 
-from rowlock.rows.assignments import formula_of
+from rowlock.rows.assignments import cache_key_of
 from rowlock.rows.database_time import is_beyond_time, is_unreadable_time
 from rowlock.rows.leased_table import LeasedTable
 
@@ -52,7 +50,11 @@ from rowlock.rows.leased_table import LeasedTable
 
 def with_names_of_its_own(condition: ColumnElement[Any]) -> ColumnElement[Any]:
     """Return `condition` with unique names for parameters that the host has named."""
-    if all(element.unique for element in iterate(condition) if isinstance(element, BindParameter)):
+    elements = [*iterate(condition)]
+    # What `params()` of a subquery has set finds its parameter by the name alone.
+    if any(getattr(one, "_params", None) for one in elements) or all(
+        one.unique for one in elements if isinstance(one, BindParameter)
+    ):
         return condition
     # As `params()` of a statement makes its copy.
     how = {"maintain_key": True, "detect_subquery_cols": True}
@@ -123,34 +125,26 @@ def of_no_row(
     return tuple(one for one in conditions if not mentions(one))
 
 
-# ---------------------------------------------------------------- fingerprint
+# ---------------------------------------------------------------- fingerprints
 
 
-Fingerprint: TypeAlias = tuple[Hashable, list[tuple[object, ...]]]
-
-
-def fingerprint_of(condition: ColumnElement[Any], dialect: Dialect) -> Fingerprint | None:
-    """Return what `condition` says to a database; None if values are asked for each time."""
-    # To compile it takes four times as long.
-    if isinstance(condition, ColumnElement) and (alike := formula_of(condition)) is not None:
-        return alike[0].structure, [(type(value), value) for value in alike[1]]
+def fingerprint_of(condition: ColumnElement[Any]) -> object:
+    """Return what `condition` says to a database; None if that cannot be told."""
     try:
-        compiled: Any = condition.compile(dialect=dialect)
-    except SQLAlchemyError:
+        key = cache_key_of(condition)
+        if key is None or any(one.callable is not None for one in key.bindparams):
+            return None
+        # Equal values may be sent differently: True and 1 within JSON, times in two zones.
+        return key.key, [(type(one.value), one.value, repr(one.value)) for one in key.bindparams]
+    except Exception:  # noqa: BLE001 - types and values of the host's own raise what they like
         return None
-    names: dict[BindParameter[Any], str] = compiled.bind_names
-    if any(one.callable is not None for one in names):
-        return None
-    values = [(name, repr(one.type), type(one.value), one.value) for one, name in names.items()]
-    return compiled.string, [*values]
 
 
 def is_same(fingerprints: Iterable[object], before: Iterable[object]) -> bool:
     try:
         pairs = zip(fingerprints, before, strict=True)
         return all(one is not None and one == other for one, other in pairs)
-    # Values of the host's own types are compared and may raise anything: in doubt, no.
-    except Exception:  # noqa: BLE001
+    except Exception:  # noqa: BLE001 - as values of the host's own types do: in doubt, no
         return False
 
 
