@@ -39,7 +39,7 @@ async def claim_slot(engine: Engine, *, wait_s: float) -> AsyncIterator[None]:
     """Wait, `wait_s` at most, for a slot among this loop's claims over `engine`."""
     slots, has_slot = _slots_of(engine), False
     with suppress(TimeoutError):
-        # A limit costs as much as a tenth of a claim: none where there is nothing to wait for.
+        # No timer where there is nothing to wait for: this is on the way of every claim.
         async with asyncio.timeout(wait_s) if slots.locked() else nullcontext():
             has_slot = await slots.acquire()
     try:

@@ -41,7 +41,7 @@ class Formula:
 
 
 def cache_key_of(element: Any) -> Any:
-    """Return its key in SQLAlchemy's cache of statements; None if it has none that tells all."""
+    """Return its key in SQLAlchemy's cache of statements; None if that does not say everything."""
     # Of SQLAlchemy 2.0.38 to 2.1.9; where there is none, each expression is like no other.
     key = getattr(element, "_generate_cache_key", lambda: None)()
     # Since 2.1: what `params()` of a subquery has set.

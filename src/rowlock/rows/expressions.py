@@ -144,7 +144,7 @@ def is_same(fingerprints: Iterable[object], before: Iterable[object]) -> bool:
     try:
         pairs = zip(fingerprints, before, strict=True)
         return all(one is not None and one == other for one, other in pairs)
-    except Exception:  # noqa: BLE001 - as values of the host's own types do: in doubt, no
+    except Exception:  # noqa: BLE001 - values of the host's own may: in doubt, no
         return False
 
 
