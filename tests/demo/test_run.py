@@ -1,44 +1,29 @@
-"""Replicas as processes: the right one is killed, and none is left behind."""
+"""Replicas as processes: one is killed at work, and none is left behind."""
 
 from __future__ import annotations
 
-import asyncio
-import os
 import sys
 from pathlib import Path
 
 import pytest
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy import select
 
-from rowlock.demo.host import Document
-from rowlock.demo.run import kill_busiest, replicas_on, tables_in
-
-
-async def insert(engine: AsyncEngine, path: str) -> None:
-    async with AsyncSession(engine) as session, session.begin():
-        session.add(Document(path=path))
+from rowlock.demo.host import NEW, Document
+from rowlock.demo.run import kill_at_work, replicas_on, tables_in
 
 
-async def test_replica_at_work_is_killed_unless_it_is_the_last(tmp_path: Path) -> None:
+async def test_replica_is_killed_while_it_has_a_row(tmp_path: Path) -> None:
     """The kill would show no recovery, or no replica would be left to recover the row."""
-    # a file whose reader waits until a writer ends: work that does not end
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
     async with (
         tables_in(tmp_path) as engine,
         replicas_on(tmp_path, scratch=tmp_path, count=2) as both,
     ):
-        assert not await kill_busiest(both), "neither holds a row"
-        await insert(engine, "pipe")
-        # it is open once a replica has begun to read
-        writer = await asyncio.to_thread(pipe.open, "wb")
-        assert await kill_busiest(both)
+        await kill_at_work(engine, both, ["one"])
         assert sorted(replica.is_alive for replica in both) == [False, True]
-        await asyncio.to_thread(writer.close)
-
-        writer = await asyncio.to_thread(pipe.open, "wb")  # the other one has taken over
-        assert not await kill_busiest(both)
-        await asyncio.to_thread(writer.close)
+        async with engine.connect() as connection:
+            row = (await connection.execute(select(Document))).one()
+        assert (row.path, row.status) == ("one", NEW)
+        assert row.lock_token is not None
 
 
 async def test_replicas_end_on_every_path(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ LINES = {
     "cli": 1707,
     "dashboard": 1775,
     "database": 1187,
-    "demo": 656,
+    "demo": 652,
     "dialects": 3394,
     "dispatch": 3675,
     "graph": 6735,
@@ -31,7 +31,7 @@ LINES = {
     "streams": 13489,
     "telemetry": 1224,
     "testing": 5235,
-    "tests": 124683,
+    "tests": 124668,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 242

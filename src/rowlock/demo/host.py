@@ -3,8 +3,8 @@ is one file.
 
 ``python -m rowlock.demo.host`` is one replica. The first line on its standard input says where the
 database and the files are; each further line is answered with the number of rows that the replica
-still has to work on, and holds the replica still until one more line has come. The replica ends
-when its input ends, so it never outlives the command that started it.
+has in hand: "hold" has it finish none of them until "go on". It ends when its input ends, so it
+never outlives the command that started it.
 
 Not here: anything about leases. They are the library's business.
 """
@@ -16,6 +16,7 @@ import hashlib
 import json
 import logging
 import sys
+import threading
 from pathlib import Path
 
 from sqlalchemy import URL, BigInteger, ColumnElement, String, Text
@@ -62,12 +63,15 @@ class CatalogueFiles(Pipeline[Document]):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.folder = folder
+        self.may_finish = threading.Event()
+        self.may_finish.set()
 
     def ready(self) -> ColumnElement[bool]:
         return Document.status == NEW
 
     def process(self, item: PipelineItem[Document]) -> Apply:
         """Read one file, in a worker thread: the event loop goes on renewing leases."""
+        self.may_finish.wait()
         try:
             content = (self.folder / item.row.path).read_bytes()
         except OSError:
@@ -91,11 +95,11 @@ async def serve(database: Path, folder: Path) -> None:
     engine, pipeline = open_engine(database), CatalogueFiles(folder)
     async with PipelineManager(async_sessionmaker(engine), [pipeline]) as manager:
         print("ready", flush=True)
-        while await asyncio.to_thread(sys.stdin.readline):
+        while message := await asyncio.to_thread(sys.stdin.readline):
+            (pipeline.may_finish.clear if message == "hold\n" else pipeline.may_finish.set)()
             now = manager.statistics()[pipeline.name]
             print(now.queued + now.running, flush=True)
-            # on the event loop: the demo may kill the replica before one of these rows is finished
-            sys.stdin.readline()
+        pipeline.may_finish.set()
     await engine.dispose()
 
 

@@ -23,9 +23,6 @@ from rowlock import UtcDateTime
 from rowlock.clock import monotonic, sleep
 from rowlock.demo.host import NEW, Base, CatalogueFiles, Document, open_engine
 
-# ---------------------------------------------------------------- database
-
-
 WATCHED = ("lock_token", "lock_owner", "lock_expires_at", "last_processed_at", "status")
 _SIDES = [(side, name) for name in WATCHED for side in ("old", "new")]
 CHANGES = Table(
@@ -65,9 +62,6 @@ async def _create_tables(engine: AsyncEngine) -> None:
         await connection.exec_driver_sql(_TRIGGER)
 
 
-# ---------------------------------------------------------------- the replicas
-
-
 REPLICAS = 3  # one is killed, and others take over
 ANSWER_S_MAX = 60.0  # longest wait for a replica's answer; its first one comes when it has started
 END_S_MAX = 15.0  # how long a replica may take to end by itself
@@ -100,13 +94,14 @@ class Replica:
 
     async def ask(self, message: str) -> str:
         """Send one line and return the answer; empty if the replica is dead."""
+        assert self.process.stdin is not None
         assert self.process.stdout is not None
-        try:
+        with suppress(ConnectionError):
             async with self._within(ANSWER_S_MAX, "gave no answer"):
-                await self.tell(message)
+                self.process.stdin.write(f"{message}\n".encode())
+                await self.process.stdin.drain()
                 return (await self.process.stdout.readline()).decode().strip()
-        except ConnectionError:
-            return ""
+        return ""
 
     @asynccontextmanager
     async def _within(self, seconds: float, what: str) -> AsyncIterator[None]:
@@ -115,11 +110,6 @@ class Replica:
                 yield
         except TimeoutError:
             raise ChildProcessError(f"{self} {what} within {seconds:g} s:\n{self.log()}") from None
-
-    async def tell(self, message: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{message}\n".encode())
-        await self.process.stdin.drain()
 
     async def kill(self) -> None:
         """Kill it with -9 and wait until it is dead."""
@@ -173,16 +163,17 @@ async def work_off(engine: AsyncEngine, replicas: Sequence[Replica], files: Sequ
     """Insert a row for each file, show the progress, and kill one replica half-way, until all are
     finished, none was for `STALL_S_MAX`, or all replicas are dead.
     """
-    paths, is_kill_due, finished = iter(files), True, 0
+    half = len(files) // 2
+    paths, is_kill_due, finished = iter(files[:half]), True, 0
     began_at = moved_at = monotonic()
     shown_at = float("-inf")
     progress = await _look(engine)
     while finished < len(files) and monotonic() - moved_at < STALL_S_MAX and _alive(replicas):
-        # Rows follow as they are worked on: replicas that are faster than this loop would else have
-        # finished all of them between two looks, and none could be killed half-way.
-        if progress.waiting < CHUNK_ROWS and (chunk := list(islice(paths, CHUNK_ROWS))):
-            async with AsyncSession(engine) as session, session.begin():
-                session.add_all(Document(path=path) for path in chunk)
+        if is_kill_due and finished >= half:
+            is_kill_due, paths = False, iter(files[half:])
+            await kill_at_work(engine, replicas, list(islice(paths, CHUNK_ROWS)))
+        elif progress.waiting < CHUNK_ROWS and (chunk := list(islice(paths, CHUNK_ROWS))):
+            await _insert(engine, chunk)
         else:
             await sleep(LOOK_S)
         progress, now = await _look(engine), monotonic()
@@ -195,33 +186,38 @@ async def work_off(engine: AsyncEngine, replicas: Sequence[Replica], files: Sequ
                 flush=True,
             )
             shown_at = now
-        if is_kill_due and len(files) / 2 <= finished < len(files):
-            is_kill_due = not await kill_busiest(replicas)
 
 
-async def kill_busiest(replicas: Sequence[Replica]) -> bool:
-    """Kill with -9 the replica that has most rows, unless it is the last one, or has none; return
-    whether it was done. All hold still meanwhile, or the rows would be finished before.
+async def kill_at_work(
+    engine: AsyncEngine, replicas: Sequence[Replica], paths: Sequence[str]
+) -> None:
+    """Insert a row for each of `paths`, and kill the replica with -9 that has most of them. All
+    hold meanwhile: the rows could be finished before.
     """
-    alive = _alive(replicas)
-    waiting = [
-        int(answer or 0)
-        for answer in await asyncio.gather(*(replica.ask("how many rows?") for replica in alive))
-    ]
-    victim = alive[waiting.index(max(waiting))] if len(alive) > 1 and any(waiting) else None
-    if victim is not None:
-        await victim.kill()
-    for replica in _alive(alive):
-        with suppress(ConnectionError):
-            await replica.tell("go on")
-    if victim is None:
-        return False
+    alive, counts = _alive(replicas), [0]
+    await _ask(alive, "hold")
+    await _insert(engine, paths)
+    while _alive(alive) and not any(counts):
+        await sleep(LOOK_S)
+        counts = await _ask(alive, "hold")
+    victim = alive[counts.index(max(counts))]
+    await victim.kill()
+    await _ask(_alive(alive), "go on")
     print(
         f"        {victim} is killed with -9; its leases run out in"
         f" {CatalogueFiles.lock_timeout} s",
         flush=True,
     )
-    return True
+
+
+async def _ask(replicas: Sequence[Replica], message: str) -> list[int]:
+    answers = await asyncio.gather(*(replica.ask(message) for replica in replicas))
+    return [int(answer or 0) for answer in answers]
+
+
+async def _insert(engine: AsyncEngine, paths: Sequence[str]) -> None:
+    async with AsyncSession(engine) as session, session.begin():
+        session.add_all(Document(path=path) for path in paths)
 
 
 def _alive(replicas: Sequence[Replica]) -> list[Replica]:
