@@ -1,4 +1,4 @@
-"""A few hundred documents are downloaded, parsed, embedded and stored by two replicas, through one
+"""Some hundred documents are downloaded, parsed, embedded and stored by two replicas, through one
 graph in each; one replica is killed half-way, and everything is counted again.
 
 The one idea: the rows of a pipeline pass through one graph that stays open, so that lanes, limits

@@ -1,4 +1,4 @@
-"""Fifty clients pay over HTTP and read the balance that their payment has led to, while one of two
+"""Twenty clients pay over HTTP and read the balance that their payment has led to, while one of two
 servers is killed. Every balance that is read is right, and so are all at the end.
 
 The one idea: a request adds a row and nothing else, so requests for one account do not wait for
@@ -33,7 +33,7 @@ from sqlalchemy import func, select
 
 from rowlock.testing import PostgresqlServer
 
-CLIENTS = 50
+CLIENTS = 20
 PAYMENTS = 4
 """So many of each client."""
 KILLED_AFTER = CLIENTS * PAYMENTS // 4

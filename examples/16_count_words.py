@@ -1,5 +1,5 @@
-"""The words of the standard library are counted by three processes, in two stages; one of them is
-killed, another one is frozen until it has lost its leases, and thaws. The counts are right.
+"""The words of a part of the standard library are counted by three processes, in two stages; one of
+them is killed, another one is frozen until it has lost its leases, and thaws. The counts are right.
 
 The one idea: a shard of the work is a leased row, so a process that dies or stands still loses its
 shards, and nothing else: whoever has them next does the same steps from where they were written.

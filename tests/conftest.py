@@ -17,7 +17,8 @@ emptied or dropped afterwards.
 `either_database`, since their promise is kept above the database, run on SQLite alone, which is
 quicker; ``but=["test_a"]`` names tests of a module that are not meant. Where cases are many and
 each database counts, `databases_in_turn` runs each case on one of them, by turns; ``first=1``
-begins with PostgreSQL, so that tests of the same cases meet both.
+begins with PostgreSQL, so that tests of the same cases meet both. In the folders `ABOVE_DIALECTS`
+a test meets one of them, half of the tests each; `both_databases` marks those that need both.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import inspect
 import logging
 import signal
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import pytest
 from hypothesis import settings
@@ -84,6 +86,13 @@ LONGEST = ("tests/chaos/", "tests/streams/references/", "tests/simulation/", "te
 """What takes long begins first, or one worker would still be at it when the others have ended."""
 
 
+DATABASES = ("sqlite", "postgresql")
+ABOVE_DIALECTS = tuple(
+    f"tests/{folder}/"
+    for folder in ("dashboard", "dispatch", "insight", "pipelines", "streams", "testing", "walks")
+)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the second run of tests that either database will do for."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
@@ -101,15 +110,17 @@ def is_second_run(item: pytest.Item) -> bool:
     name = None if call is None else call.params.get("rowlock_database_name")
     if call is None or name is None:
         return False
+    test = getattr(item, "originalname", "")
+    case = sum(call.indices.values()) - call.indices["rowlock_database_name"]
     if in_turn := item.get_closest_marker("databases_in_turn"):
-        case = sum(call.indices.values()) - call.indices["rowlock_database_name"]
-        return name != ("sqlite", "postgresql")[(case + in_turn.kwargs.get("first", 0)) % 2]
+        return name != DATABASES[(case + in_turn.kwargs.get("first", 0)) % 2]
     mark = item.get_closest_marker("either_database")
-    return (
-        mark is not None
-        and name == "postgresql"
-        and getattr(item, "originalname", "") not in mark.kwargs.get("but", ())
+    if mark and test not in mark.kwargs.get("but", ()):
+        return name == "postgresql"
+    is_above = item.nodeid.startswith(ABOVE_DIALECTS) and not item.get_closest_marker(
+        "both_databases"
     )
+    return is_above and name != DATABASES[(case + crc32(test.encode())) % 2]
 
 
 def pytest_collection_finish() -> None:

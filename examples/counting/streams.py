@@ -31,7 +31,7 @@ words = streams.flow(
     "words",
     lines,
     shards=SHARDS,
-    step_rows_max=4_000,
+    step_rows_max=1_000,
     # Short, so that this example is; a real host leaves these out.
     lock_timeout=6,
     fetch_delays=(0.1,),

@@ -23,8 +23,8 @@ class Piece(NamedTuple):
 
 
 def files() -> list[Path]:
-    """Return the modules of the standard library that are one file."""
-    return sorted(LIBRARY.glob("*.py"))
+    """Return the modules of the standard library that are one file, from a to d."""
+    return sorted(LIBRARY.glob("[a-d]*.py"))
 
 
 def lines_of(path: Path) -> list[str]:

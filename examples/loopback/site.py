@@ -29,7 +29,7 @@ def texts() -> list[str]:
     """Return the pages of the repository's docs, and docstrings of the standard library."""
     pages = [path for path in sorted(DOCS.rglob("*.md")) if "changelog.d" not in path.parts]
     found = [path.read_text(encoding="utf-8") for path in pages]
-    modules = {path.name: ast.parse(path.read_bytes()) for path in sorted(LIBRARY.glob("*.py"))}
+    modules = {path.name: ast.parse(path.read_bytes()) for path in sorted(LIBRARY.glob("c*.py"))}
     found += [ast.get_docstring(module) or name for name, module in modules.items()]
     return [text[:TEXT_CHARS_MAX] for text in found]
 

@@ -14,9 +14,9 @@ from .dates import DAY, LAST_DAY, days
 from .streams import Usage
 
 SEED = 14
-METERS = 40
-ACCOUNTS = 30
-BATCHES_PER_DAY = 6
+METERS = 12
+ACCOUNTS = 10
+BATCHES_PER_DAY = 2
 EVENTS_MAX = 5
 UNITS_MAX = 100
 SENT_MAX = 5
