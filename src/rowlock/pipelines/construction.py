@@ -3,16 +3,15 @@ wrong kind, misspelt names, Python's ``and`` between SQL expressions, settings t
 
 The one idea: a mistake in a class body is reported where the class is used first, as one
 `ConfigurationError` with what to write instead. A name is taken for a misspelt one only where
-its value could be meant for it, too: a `models` that is a dict is the host's own, and a number
-called `worker_num` is not. A name that was refused wrongly could not be used at all. Nothing here
-asks the database.
+its value could be meant for it, too: an `on_stales` that is a dict is the host's own, and a number
+called `worker_num` is not. A name that was refused wrongly could not be used at all.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from datetime import timedelta
 from difflib import get_close_matches
 from functools import wraps
@@ -21,11 +20,9 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_
 
 from rowlock.errors import ConfigurationError, ModelError, SettingsError
 from rowlock.pipelines.hooks import ready_condition
-from rowlock.pipelines.schedules import Periodic
 from rowlock.pipelines.settings import SETTING_NAMES, PipelineSettings
 from rowlock.rows.expressions import noted_booleans
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.schedules import Schedule
 
 _NAMES_NONE = re.compile(r"\bNone(Type)?\b|\bOptional\b")
 _PASSED_ON = frozenset({Annotated, Awaitable, Coroutine, Union, UnionType})
@@ -64,58 +61,35 @@ ALIKE = 0.9
 OF_OURS = "rowlock."
 
 
-def _is_periodic(value: object) -> bool:
-    rows = value if isinstance(value, list | tuple) else (value,)
-    return any(isinstance(row, Periodic) for row in rows)
-
-
 HOOKS = ("on_refused", "on_stale", "process", "ready", "schedule_of")
-MEANT: Mapping[str, Callable[[object], bool]] = {
-    **dict.fromkeys(
-        SETTING_NAMES,
-        lambda value: isinstance(value, float | int | list | NoneType | str | timedelta | tuple),
-    ),
-    **dict.fromkeys(
-        HOOKS,
-        lambda value: callable(value) or isinstance(value, classmethod | property | staticmethod),
-    ),
-    **dict.fromkeys(("intent", "locks"), lambda value: isinstance(value, list | set | tuple)),
-    "model": lambda value: isinstance(value, type),
-    **dict.fromkeys(
-        ("park_on", "retry_on"), lambda value: isinstance(value, dict | list | tuple | type)
-    ),
-    "periodic": _is_periodic,
-    "schedule": lambda value: isinstance(value, Schedule) and not isinstance(value, type),
-}
-"""What a host sets on its class, each with what its value is like."""
+HOOKS_AND_SETTINGS = (*HOOKS, *SETTING_NAMES)
+DECLARATIONS = ("intent", "locks", "model", "park_on", "periodic", "retry_on", "schedule")
+"""What a host sets on its class beside those."""
+
+
+def _may_be_meant(name: str, value: object) -> bool:
+    """Whether `value` could be that of the hook or setting `name`."""
+    if name in HOOKS:
+        return callable(value) or isinstance(value, classmethod | property | staticmethod)
+    return isinstance(value, float | int | list | NoneType | str | timedelta | tuple)
 
 
 def check_names(pipeline: object, base: type) -> None:
     """Refuse attributes of a host's classes that are named nearly as what `base` reads."""
-    name = type(pipeline).__name__
     for one in type(pipeline).__mro__:
         if issubclass(one, base) and not one.__module__.startswith(OF_OURS):
-            _check_each(name, vars(one), base, known=MEANT)
-
-
-def check_own_settings(pipeline: object, base: type) -> None:
-    """Refuse attributes that an instance has set, and that are named nearly as a setting."""
-    settings = {name: MEANT[name] for name in SETTING_NAMES}
-    _check_each(type(pipeline).__name__, vars(pipeline), base, known=settings)
+            _check_each(pipeline, vars(one), base, known=HOOKS_AND_SETTINGS)
 
 
 def _check_each(
-    name: str,
-    given: Mapping[str, object],
-    base: type,
-    *,
-    known: Mapping[str, Callable[[object], bool]],
+    pipeline: object, given: Mapping[str, object], base: type, *, known: Collection[str]
 ) -> None:
+    name = type(pipeline).__name__
     for attribute, value in given.items():
         if attribute.startswith("_") or attribute in known or hasattr(base, attribute):
             continue
         meant = nearest(attribute, known)
-        if meant is None or not known[meant](value):
+        if meant is None or not _may_be_meant(meant, value):
             continue
         text = (
             f"{name}.{attribute} is nothing that rowlock reads; {meant} is meant, or another name,"
@@ -141,7 +115,7 @@ def _words(name: str) -> list[str]:
 
 def settable(pipeline: object) -> dict[str, object]:
     """Return what an instance has set of all that is read while it is built."""
-    return {name: vars(pipeline).get(name) for name in MEANT if name not in HOOKS}
+    return {name: vars(pipeline).get(name) for name in (*SETTING_NAMES, *DECLARATIONS)}
 
 
 RESERVED_NAMES: Final = frozenset(
@@ -217,19 +191,16 @@ def check_after_init(cls: type[Any], base: type) -> None:
     @wraps(init)
     def checked(self: Any, *args: Any, **kw: Any) -> None:
         init(self, *args, **kw)
-        if type(self).__init__ is checked:
-            check_is_built(self)
-            check_own_settings(self, base)
-            _check_not_too_late(self)
+        if type(self).__init__ is not checked:
+            return
+        check_is_built(self)
+        _check_each(self, vars(self), base, known=SETTING_NAMES)
+        as_read = self._as_read
+        late = [name for name, value in settable(self).items() if as_read[name] is not value]
+        if late:
+            raise ConfigurationError(
+                f"{type(self).__name__}.__init__ sets self.{late[0]} after super().__init__(),"
+                " which has read it: set it before, or pass it to super().__init__()"
+            )
 
     cls.__init__ = checked
-
-
-def _check_not_too_late(pipeline: Any) -> None:
-    as_read = vars(pipeline)["_as_read"]
-    late = [name for name, value in settable(pipeline).items() if as_read[name] is not value]
-    if late:
-        raise ConfigurationError(
-            f"{type(pipeline).__name__}.__init__ sets self.{late[0]} after super().__init__(),"
-            " which has read it: set it before, or pass it to super().__init__()"
-        )
