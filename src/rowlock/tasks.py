@@ -263,12 +263,12 @@ class Supervisor:
         _, pending = await asyncio.wait(keepers, timeout=timeout_s)
         return not pending
 
-    async def stop(self) -> None:
+    async def stop(self, *, timeout_s: float | None = None) -> None:
         keepers = [task for task in self._keepers.values() if not task.done()]
         for task in keepers:
             task.cancel()
         if keepers:
-            await asyncio.wait(keepers)
+            await asyncio.wait(keepers, timeout=timeout_s)
 
     def _keeper_over(self, name: str, loop: Loop, keeper: asyncio.Task[None]) -> None:
         """Keep `loop` by another task, if the one that kept it was cancelled alone."""

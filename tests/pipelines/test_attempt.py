@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rowlock.errors import ProcessCancelledError
-from rowlock.pipelines.attempt import Attempt, Deadlines, Ended, Raised, Result, Returned, host_call
+from rowlock.pipelines.attempt import Attempt, Ended, Raised, Result, Returned, host_call
 from rowlock.testing import virtual_time
 
 from .scenes import hang, turns
@@ -23,7 +23,7 @@ def attempt_of(
     function: Callable[..., Any], *, timeout_s: float = 100.0, grace_s: float = 5.0
 ) -> Attempt:
     call = host_call(function, threads=THREADS)
-    return Attempt(call, deadlines=Deadlines(timeout_s), grace_s=grace_s)
+    return Attempt(call, timeout_s=timeout_s, grace_s=grace_s)
 
 
 class Stubborn:
@@ -163,8 +163,7 @@ async def test_threads_are_limited() -> None:
             running -= 1
 
     attempts = [
-        Attempt(host_call(process, threads=threads), deadlines=Deadlines(9), grace_s=9)
-        for _ in range(5)
+        Attempt(host_call(process, threads=threads), timeout_s=9, grace_s=9) for _ in range(5)
     ]
     assert await asyncio.gather(*(attempt.run() for attempt in attempts)) == [Returned(None)] * 5
     assert most == 1

@@ -6,7 +6,6 @@ import asyncio
 import subprocess
 import sys
 import threading
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,12 +13,12 @@ from sqlalchemy.exc import IntegrityError
 
 from rowlock.database.faults import is_transient
 from rowlock.errors import HostCodeError
-from rowlock.pipelines.attempt import Attempt, Deadlines, Ended, Result, contained, host_call
+from rowlock.pipelines.attempt import Attempt, Ended, Result, contained, host_call
 from rowlock.tasks import DaemonThreads
 from rowlock.testing import virtual_time
 
 from ..host import HANG_S_MAX
-from .scenes import hang, now, turns
+from .scenes import hang, turns
 from .test_attempt import THREADS, attempt_of
 
 
@@ -53,17 +52,6 @@ async def test_an_attempt_that_is_ended_before_its_first_step() -> None:
     assert await running is Ended.INTERRUPTED
     assert called == []
     assert asyncio.get_running_loop().time() == began_at
-
-
-@virtual_time
-async def test_an_attempt_leaves_nothing_behind() -> None:
-    """Each call ever made would stay in memory for as long as it might have taken."""
-    deadlines = Deadlines(3600)
-    for function in (turns, hang):
-        attempt = Attempt(host_call(function, threads=THREADS), deadlines=deadlines, grace_s=1)
-        asyncio.get_running_loop().call_later(1, attempt.end, Ended.INTERRUPTED)
-        await attempt.run()
-    assert deadlines._waiting == {}
 
 
 @virtual_time
@@ -136,7 +124,7 @@ async def test_a_coroutine_out_of_a_thread_that_was_ended_is_not_begun() -> None
         return inner()
 
     call = host_call(process, threads=THREADS)
-    attempt = Attempt(call, deadlines=Deadlines(100), grace_s=30)
+    attempt = Attempt(call, timeout_s=100, grace_s=30)
     running = asyncio.create_task(attempt.run())
     await asyncio.to_thread(started.wait, HANG_S_MAX)
     attempt.end(Ended.LEASE_LOST)
@@ -156,7 +144,7 @@ def test_a_process_that_hangs_keeps_no_event_loop_from_ending() -> None:
 
     async def main() -> None:
         call = host_call(process, threads=DaemonThreads(1, name="rowlock test"))
-        attempt = Attempt(call, deadlines=Deadlines(100), grace_s=30)
+        attempt = Attempt(call, timeout_s=100, grace_s=30)
         ends.append(asyncio.create_task(attempt.run_here(lambda: ends.append("left behind"))))
         await asyncio.to_thread(started.wait, HANG_S_MAX)
 
@@ -174,48 +162,6 @@ def test_a_call_that_hangs_keeps_no_interpreter_from_ending() -> None:
         "DaemonThreads(1, name='x').submit(threading.Event().wait)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=HANG_S_MAX)
-
-
-@virtual_time
-async def test_each_is_called_when_its_time_is_up() -> None:
-    """A call that hangs would never be ended, or one that began later would be ended with it."""
-    deadlines, called = Deadlines(10), dict[str, float]()
-    began_at = now()
-    for name in ("first", "second", "third"):
-        deadlines.add(name, partial(lambda name: called.setdefault(name, now() - began_at), name))
-        await asyncio.sleep(3)
-    await asyncio.sleep(20)
-    assert called == {"first": 10, "second": 13, "third": 16}
-    assert deadlines._waiting == {}
-
-
-@virtual_time
-async def test_what_was_removed_is_not_called() -> None:
-    """A later call of the same worker would be ended by the timer of an earlier one."""
-    deadlines, called = Deadlines(10), list[tuple[str, float]]()
-    began_at = now()
-    deadlines.add("first", lambda: called.append(("first", now() - began_at)))
-    await asyncio.sleep(5)
-    deadlines.remove("first")
-    deadlines.add("second", lambda: called.append(("second", now() - began_at)))
-    await asyncio.sleep(100)
-    assert called == [("second", 15)]
-    deadlines.remove("second")
-    deadlines.remove("never added")
-
-
-@virtual_time
-async def test_after_a_rest_the_next_one_is_called_too() -> None:
-    """Nothing would be ended any more once nothing had run for a while."""
-    deadlines, called = Deadlines(10), list[float]()
-    for _ in range(3):
-        deadlines.add("one", lambda: called.append(now()))
-        deadlines.remove("one")
-        await asyncio.sleep(60)
-    began_at = now()
-    deadlines.add("one", lambda: called.append(now() - began_at))
-    await asyncio.sleep(60)
-    assert called == [10]
 
 
 async def test_what_host_code_raises_is_the_cause() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rowlock.errors import TransactionTimeout
-from rowlock.pipelines.attempt import Attempt, Deadlines, Ended
+from rowlock.pipelines.attempt import Attempt, Ended
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import VolumePipeline
@@ -68,7 +68,7 @@ async def test_what_was_left_behind_is_forgotten_when_it_ends(
                 except asyncio.CancelledError:
                     continue
 
-        return Attempt(call, deadlines=Deadlines(1), grace_s=1)
+        return Attempt(call, timeout_s=1, grace_s=1)
 
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         calls = steps.run.context.calls

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rowlock import Apply, Outcome, Park, PipelineItem, PipelineManager, Retry, events
-from rowlock.pipelines.attempt import Attempt, Deadlines, Raised, Result, Returned
+from rowlock.pipelines.attempt import Attempt, Raised, Result, Returned
 from rowlock.pipelines.hooks import surrounded
 from rowlock.testing import TemporaryDatabase
 
@@ -61,7 +61,7 @@ async def worked(database: TemporaryDatabase, pipeline: VolumePipeline, *surroun
 
 async def attempted(surround: Sequence[Any], call: Callable[[], Any]) -> Result:
     around = partial(surrounded, call, surround, ticket())
-    return await Attempt(around, deadlines=Deadlines(None), grace_s=60).run()
+    return await Attempt(around, timeout_s=None, grace_s=60).run()
 
 
 async def test_process_runs_within_what_surrounds_it(database: TemporaryDatabase) -> None:

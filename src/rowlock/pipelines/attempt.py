@@ -1,13 +1,8 @@
 """One attempt at host code, with every way in which it can end.
 
 The one idea: host code may return, raise, be cancelled by us, cancel itself, or not end. Each
-becomes a value, so that no worker ever dies of its host's code.
-
-What ends in its first step, which is taken by hand, costs neither a task nor an `Attempt`.
-
-One timer ends all attempts that take too long: all calls of one pipeline may take equally long, so
-the one that began first is the first whose time is up. A timer for each would cost more than most
-of what is done here for a row.
+becomes a value, so that no worker ever dies of its host's code. What ends in its first step, which
+is taken by hand, costs neither a task nor an `Attempt`.
 """
 
 from __future__ import annotations
@@ -19,12 +14,11 @@ from concurrent.futures import Executor
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from rowlock.clock import monotonic
 from rowlock.database.transaction import OUT_OF_TIME
 from rowlock.errors import HOST_ERRORS, HostCodeError, ProcessCancelledError, describe
 from rowlock.leases.item import PipelineItem
@@ -33,45 +27,7 @@ from rowlock.pipelines.outcomes import copied, forget_raising
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.tasks import ENDED, LEFT_BEHIND, DaemonThreads
 
-
-class Deadlines:
-    """Calls what was added and not removed, once `timeout_s` has passed; never, if that is None."""
-
-    def __init__(self, timeout_s: float | None) -> None:
-        self._timeout_s = timeout_s
-        self._waiting: dict[object, tuple[float, Callable[[], None]]] = {}
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, owner: object, act: Callable[[], None], now: float | None = None) -> None:
-        if self._timeout_s is None:
-            return
-        at = (monotonic() if now is None else now) + self._timeout_s
-        self._waiting[owner] = (at, act)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_at(at, self._look)
-
-    def remove(self, owner: object) -> None:
-        self._waiting.pop(owner, None)
-
-    def _look(self) -> None:
-        # The timer may be that of one that was removed since; it goes off all the same, and looks
-        # who is next.
-        self._timer = None
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        while self._waiting:
-            owner, (at, act) = next(iter(self._waiting.items()))
-            if at > now:
-                self._timer = loop.call_at(at, self._look)
-                return
-            del self._waiting[owner]
-            act()
-
-
 T = TypeVar("T")
-
-METHODS_MAX = 1000
-"""Of at most so many methods it is remembered whether they are coroutine functions."""
 
 
 class Ended(Enum):
@@ -92,8 +48,6 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """`process` raised `error`."""
-
     error: BaseException
 
 
@@ -102,17 +56,12 @@ Call: TypeAlias = Callable[[], Awaitable[Any]]
 
 
 class RestOfCall:
-    """A call after its first step. Every step runs in `variables`; `begin` takes the first one."""
+    """A call after its first step. Every step runs in `variables`."""
 
     __slots__ = ("_call", "_variables", "_waits_for")
 
-    def __init__(self, call: Awaitable[Any], variables: Context) -> None:
-        self._call: Any = call.__await__()
-        self._variables = variables
-
-    def begin(self) -> None:
-        """Take the first step; `StopIteration`, with the result, if it was the last one."""
-        self._waits_for = self._variables.run(self._call.send, None)
+    def __init__(self, call: Generator[Any, Any, Any], variables: Context, waits_for: Any) -> None:
+        self._call, self._variables, self._waits_for = call, variables, waits_for
 
     def __await__(self) -> Generator[Any, Any, Any]:
         run, call, waits_for = self._variables.run, self._call, self._waits_for
@@ -131,34 +80,31 @@ class RestOfCall:
 def first_step(call: Call, variables: Context) -> Returned | Raised | RestOfCall:
     """Take the first step of `call` in `variables`; return the rest if it was not the last one."""
     try:
-        rest = RestOfCall(variables.run(call), variables)
+        steps: Any = variables.run(call).__await__()
         try:
-            rest.begin()
+            waits_for = variables.run(steps.send, None)
         except StopIteration as stop:
             return Returned(copied(stop.value))
     except HOST_ERRORS as error:
         return _raised(error)
-    return rest
+    return RestOfCall(steps, variables, waits_for)
 
 
 class Attempt:
-    """Runs one call of host code and can end it.
+    """Runs one call of host code and can end it; None as `timeout_s` sets no limit.
 
     A call that catches its cancellation may still return a value, which then counts: whether it can
     be applied is the lease's business.
     """
 
-    def __init__(self, call: Call, *, deadlines: Deadlines, grace_s: float) -> None:
+    def __init__(self, call: Call, *, timeout_s: float | None, grace_s: float) -> None:
         self._call = call
-        self._deadlines = deadlines
-        self._grace_s = grace_s
+        self._timeout_s, self._grace_s = timeout_s, grace_s
         self._task: asyncio.Task[Any] | None = None
+        self._timers: list[asyncio.TimerHandle] = []
         self._on_abandoned: Callable[[], None] | None = None
         self._on_late_result: Callable[[Result], None] | None = None
         self._late_result: Result | None = None
-        self._is_cancelled = False
-        self._grace: asyncio.TimerHandle | None = None
-        self._waiter: asyncio.Future[None] | None = None
         self.ended: Ended | None = None
         self.is_abandoned = False
 
@@ -168,10 +114,9 @@ class Attempt:
 
     async def ends_within_grace(self, why: Ended) -> bool:
         """End it unless it was ended, wait for the grace at most; return whether it is over."""
-        if self.is_running:
+        if (task := self._task) is not None:
             self.end(why)
-            self._waiter = asyncio.get_running_loop().create_future()
-            await asyncio.wait({self._waiter}, timeout=self._grace_s)
+            await asyncio.wait({task}, timeout=self._grace_s)
         return not self.is_running
 
     def on_late_result(self, act: Callable[[Result], None]) -> None:
@@ -187,11 +132,9 @@ class Attempt:
         first, self.ended = self.ended is None, why
         if first and self._task is not None:
             self._task.cancel(ENDED)
-            self._grace = asyncio.get_running_loop().call_later(self._grace_s, self._abandon)
+            self._call_later(self._grace_s, self._abandon)
 
-    async def run_here(
-        self, on_abandoned: Callable[[], None], now: float | None = None
-    ) -> Result | None:
+    async def run_here(self, on_abandoned: Callable[[], None]) -> Result | None:
         """Run the call in the caller's task, which is what `end` cancels.
 
         If it has ignored `end` for `grace_s`, `on_abandoned` is called meanwhile, and it returns
@@ -200,38 +143,34 @@ class Attempt:
         if self.ended is not None:
             return self.ended
         self._task, self._on_abandoned = asyncio.current_task(), on_abandoned
-        self._deadlines.add(self, partial(self.end, Ended.TIMED_OUT), now)
+        if self._timeout_s is not None:
+            self._call_later(self._timeout_s, self.end, Ended.TIMED_OUT)
+        is_cancelled = False
         try:
-            result: Returned | Raised = Returned(copied(await self._call()))
+            result: Result = Returned(copied(await self._call()))
         except HOST_ERRORS as error:
-            result = self._raised(error)
+            message = error.args if isinstance(error, asyncio.CancelledError) else ()
+            is_cancelled = message in ((ENDED,), (LEFT_BEHIND,))
+            if message == (LEFT_BEHIND,):
+                self._abandon()
+            result = _raised(error)
         finally:
             # Nothing runs between the last step of the host's code and this one.
             self._task = self._on_abandoned = None
-            self._deadlines.remove(self)
-            if self._grace is not None:
-                self._grace.cancel()
-            if self._waiter is not None and not self._waiter.done():
-                self._waiter.set_result(None)
+            for timer in self._timers:
+                timer.cancel()
         if self.is_abandoned:
-            self._late_result = Ended.ABANDONED if self._is_cancelled else result
+            self._late_result = Ended.ABANDONED if is_cancelled else result
             if self._on_late_result is not None:
                 self._on_late_result(self._late_result)
             return None
         return self._or_ended(result)
 
-    def _or_ended(self, result: Returned | Raised) -> Result:
-        if self.ended is None or isinstance(result, Returned):
+    def _or_ended(self, result: Result) -> Result:
+        if self.ended is None or not isinstance(result, Raised):
             return result
         forget_raising(result.error)
         return self.ended
-
-    def _raised(self, error: BaseException) -> Raised:
-        message = error.args if isinstance(error, asyncio.CancelledError) else ()
-        self._is_cancelled = message in ((ENDED,), (LEFT_BEHIND,))
-        if message == (LEFT_BEHIND,) and not self.is_abandoned:
-            self._abandon()
-        return _raised(error)
 
     async def run(self) -> Result:
         """Run the call in a task of its own, until it ends, or has ignored `end` for `grace_s`."""
@@ -249,9 +188,13 @@ class Attempt:
         error = _cancelled_by_itself() if task.cancelled() else task.exception()
         return Raised(error) if error is not None else task.result() or Ended.ABANDONED
 
+    def _call_later(self, delay_s: float, act: Callable[..., None], *args: object) -> None:
+        timer = asyncio.get_running_loop().call_later(delay_s, act, *args)
+        self._timers.append(timer)
+
     def _abandon(self) -> None:
-        self.is_abandoned = True
-        if self._on_abandoned is not None:
+        is_first, self.is_abandoned = not self.is_abandoned, True
+        if is_first and self._on_abandoned is not None:
             self._on_abandoned()
 
 
@@ -275,16 +218,7 @@ async def contained(function: Callable[..., Awaitable[T]], *args: object) -> T:
 def host_call(function: Callable[..., Any], *args: object, threads: Executor) -> Call:
     """Return ``function(*args)`` to await: in the loop, or a plain function in a thread."""
     call = partial(function, *args)
-    method = getattr(function, "__func__", None)
-    is_coroutine = (
-        inspect.iscoroutinefunction(function) if method is None else _is_coroutine_method(method)
-    )
-    return call if is_coroutine else partial(_in_thread, call, threads)
-
-
-@lru_cache(METHODS_MAX)
-def _is_coroutine_method(method: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(method)
+    return call if inspect.iscoroutinefunction(function) else partial(_in_thread, call, threads)
 
 
 def _cancelled_by_itself() -> ProcessCancelledError:
@@ -325,16 +259,15 @@ async def _in_thread(call: Callable[[], Any], threads: Executor) -> Any:
             unwanted = True
             if cancellation.args != (ENDED,):
                 raise asyncio.CancelledError(LEFT_BEHIND) from None
-    match thread.result():
-        case Raised(error):
-            raise error
-        case Returned(value):
-            # A plain function may still return a coroutine: it belongs to the loop.
-            return (
-                await _in_the_loop(value, unwanted=unwanted)
-                if inspect.isawaitable(value)
-                else value
-            )
+    result = thread.result()
+    if isinstance(result, Raised):
+        raise result.error
+    # A plain function may still return a coroutine: it belongs to the loop.
+    return (
+        await _in_the_loop(result.value, unwanted=unwanted)
+        if inspect.isawaitable(result.value)
+        else result.value
+    )
 
 
 async def _in_the_loop(call: Awaitable[Any], *, unwanted: bool) -> Any:
@@ -346,17 +279,12 @@ async def _in_the_loop(call: Awaitable[Any], *, unwanted: bool) -> Any:
     raise asyncio.CancelledError
 
 
-CLEANUP_S_MAX = 3600.0
-"""Longest time for one `on_stale` where `process` has no limit, in seconds."""
-
-
 class HostCalls:
     """Makes attempts, which the callers begin; `threads` run plain functions of the host's."""
 
     def __init__(self, name: str, settings: PipelineSettings) -> None:
         limit = settings.process_timeout
-        self._deadlines = Deadlines(None if limit is None else limit.total_seconds())
-        self._cleanup_deadlines = self._deadlines if limit else Deadlines(CLEANUP_S_MAX)
+        self._timeout_s = None if limit is None else limit.total_seconds()
         self._grace_s = settings.cancel_grace.total_seconds()
         # Twice as many as workers: abandoned calls must not keep all others waiting.
         self.threads = DaemonThreads(2 * settings.workers_num, name=f"rowlock {name}")
@@ -364,22 +292,18 @@ class HostCalls:
 
     def call(
         self,
-        process: Callable[..., Any],
+        function: Callable[..., Any],
         item: PipelineItem[Any],
+        *more: object,
         surround: Sequence[Surround] = (),
     ) -> Call:
-        """Return ``process(item)``, to be awaited, within what `surround` gives."""
-        call = host_call(process, item, threads=self.threads)
+        """Return ``function(item, *more)``, to be awaited, within what `surround` gives."""
+        call = host_call(function, item, *more, threads=self.threads)
         return partial(surrounded, call, surround, item) if surround else call
 
-    def attempt(self, call: Call) -> Attempt:
-        """Return an attempt at `call`, not begun."""
-        return Attempt(call, deadlines=self._deadlines, grace_s=self._grace_s)
-
-    def cleanup(self, on_stale: Callable[..., Any], item: object, outcome: object) -> Attempt:
-        """Return an attempt at ``on_stale(item, outcome)``, not begun; it always has a limit."""
-        call = host_call(on_stale, item, outcome, threads=self.threads)
-        return Attempt(call, deadlines=self._cleanup_deadlines, grace_s=self._grace_s)
+    def attempt(self, call: Call, *, timeout_s: float | None = None) -> Attempt:
+        """Return an attempt, not begun; its limit is that of `process`, or else `timeout_s`."""
+        return Attempt(call, timeout_s=self._timeout_s or timeout_s, grace_s=self._grace_s)
 
     def abandon(self, attempt: Attempt) -> None:
         """Remember an attempt that would not end, and forget those that have ended meanwhile."""

@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from heapq import heapify, heappop, heappush
-from itertools import count
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Column
@@ -59,25 +58,22 @@ class ItemQueue(Generic[ModelT]):
     """The bounded queue between fetcher and workers: oldest due first, whenever it was fetched;
     closed at shutdown. Below the low watermark the fetcher fetches.
 
-    One fetcher puts, the pool takes. Neither polls: `on_items` wakes the pool, `on_room` the
-    fetcher. The fetcher puts no more than there are `places`, so an overflow is an error.
+    Neither polls: `on_items` wakes the pool, `on_room` the fetcher. The fetcher puts no more than
+    there are `places`, so an overflow is an error.
 
     A claim takes the same few round trips for one row and for hundreds. Where work takes
     microseconds, a queue of two rows per worker keeps the workers waiting for claims; where work
     takes seconds, every further row in the queue is one that another replica could have begun. So
-    the capacity is found, where the host leaves it to the pipeline: it doubles while the rows of
-    full claims start within `GROWS_BELOW_S`, and is back at its size when one has waited for longer
-    than `SHRINKS_ABOVE_S`, or when a claim brings less than was asked for.
+    a queue that `grows` doubles its capacity while the rows of full claims start within
+    `GROWS_BELOW_S`, and is back at its size when one has waited for longer than `SHRINKS_ABOVE_S`,
+    or when a claim brings less than was asked for.
 
     Attributes:
         size: the capacity of a queue that has not grown.
-        low_watermark: fewer items than this make the fetcher fetch.
         holds_ahead: whether there is room for items that no worker waits for.
-        grows: whether the capacity is found; it is fixed if not.
         fresh_s: for how long the rows of a claim are fresh, in seconds.
         held_until: when a row was last taken that had waited for a worker, or for the settler.
         starts_soon: whether items start in that time; if not, claims skip the rows.
-        on_room: called when a place was freed; `on_items` when there is something to get.
         idle: returns how many workers wait for items.
     """
 
@@ -94,32 +90,31 @@ class ItemQueue(Generic[ModelT]):
         self.on_room: Callable[[], None] = lambda: None
         self.on_items: Callable[[], None] = lambda: None
         self.idle: Callable[[], int] = lambda: 0
-        self._heap: list[tuple[float, int, PipelineItem[ModelT]]] = []
-        self._arrivals = count()
+        self._items: list[PipelineItem[ModelT]] = []
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._items)
 
     def waiting(self) -> list[PipelineItem[ModelT]]:
-        return [item for _, _, item in sorted(self._heap)]
+        return [*self._items]
 
     @property
     def room(self) -> int:
         """How many items should be claimed."""
         if self.holds_ahead:
             return self.places
-        return max(0, min(self.places, self.idle() - len(self._heap)))
+        return max(0, min(self.places, self.idle() - len(self._items)))
 
     @property
     def places(self) -> int:
         """How many items there is space for, whether or not a worker waits for them."""
-        return 0 if self._closed else max(0, self.capacity - len(self._heap))
+        return 0 if self._closed else max(0, self.capacity - len(self._items))
 
     @property
     def is_low(self) -> bool:
         """Whether the fetcher should fetch without being asked."""
-        return len(self._heap) < self.low_watermark if self.holds_ahead else self.room > 0
+        return len(self._items) < self.low_watermark if self.holds_ahead else self.room > 0
 
     def look_ahead(self) -> None:
         """Set the capacity for the next claim, from how long rows waited lately."""
@@ -135,7 +130,7 @@ class ItemQueue(Generic[ModelT]):
         self.low_watermark = self._low_watermark_of_size * self._wanted // self.size
         # What is queued already stays; and each item that is taken frees a place, or a hinted row
         # would wait for many of them.
-        self.capacity = max(self._wanted, min(self.capacity, len(self._heap) + 1))
+        self.capacity = max(self._wanted, min(self.capacity, len(self._items) + 1))
 
     def claimed(self, *, is_full: bool) -> None:
         """Note whether a claim brought all that was asked for; if not, claims do not grow."""
@@ -147,7 +142,7 @@ class ItemQueue(Generic[ModelT]):
         """Discard items that were claimed ahead in vain, and their places with them."""
         self._wanted, self._is_filled = self.size, False
         self.discard(gone)
-        self.capacity = max(self.size, len(self._heap))
+        self.capacity = max(self.size, len(self._items))
 
     def put(self, items: Iterable[PipelineItem[ModelT]]) -> None:
         """Add `items` and call `on_items`; `InternalError`, and none is added, without room."""
@@ -158,13 +153,14 @@ class ItemQueue(Generic[ModelT]):
         now = monotonic()
         for item in arriving:
             item.queued_at = now
-            heappush(self._heap, (item.place, next(self._arrivals), item))
+        # Stable: of equals, the first that came is the first to leave.
+        self._items = sorted([*self._items, *arriving], key=attrgetter("place"))
         self.on_items()
 
     def get(self) -> PipelineItem[ModelT] | None:
-        if not self._heap:
+        if not self._items:
             return None
-        item = heappop(self._heap)[2]
+        item = self._items.pop(0)
         if self.grows:
             self._longest_wait_s = max(self._longest_wait_s, monotonic() - item.queued_at)
         self.on_room()
@@ -173,16 +169,14 @@ class ItemQueue(Generic[ModelT]):
     def close(self) -> list[PipelineItem[ModelT]]:
         """Stop getting and putting; return what was never started."""
         self._closed = True
-        left = self.waiting()
-        self._heap.clear()
+        left, self._items = self._items, []
         return left
 
     def discard(self, items: Iterable[PipelineItem[ModelT]]) -> None:
         gone = frozenset(items)
-        kept = [entry for entry in self._heap if entry[2] not in gone]
-        if len(kept) < len(self._heap):
-            self._heap = kept
-            heapify(self._heap)
+        kept = [item for item in self._items if item not in gone]
+        if len(kept) < len(self._items):
+            self._items = kept
             self.on_room()
 
 
@@ -190,17 +184,15 @@ class BackgroundTasks:
     """Starts tasks and refers to them until they end: an event loop has only weak references."""
 
     def __init__(self, name: str, *, check_ending: Callable[[], bool]) -> None:
-        self._name = name
-        self._check_ending = check_ending
+        self._name, self._check_ending = name, check_ending
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    async def wait_for_one(self, timeout_s: float | None = None) -> None:
-        """Wait until one of them has ended, for `timeout_s` at most."""
+    async def wait_for_one(self) -> None:
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
     def begin(self, work: Coroutine[Any, Any, T], *, purpose: str) -> asyncio.Task[T]:
         """Run `work` without waiting for it. What it raises is logged."""
@@ -279,17 +271,15 @@ class PipelineContext(Generic[ModelT]):
         name: the pipeline's class name, which is also the owner in its leases.
         lock_graph: the pipelines beside it, and whose rows each of them locks.
         intent: columns that services own.
-        schedules: when rows are due by themselves; None if they are not.
         allows_none: whether `process` says by its annotation that it may return None.
         checks_rows: whether it is a failure to change ``item.row``.
         claims_rows: whether a claim can give whole rows: the host wants no options, and the model
             is plain.
         check_ending: whether the event loop ends everything; set by the run.
         database_ahead_s: by how much the database's clock, in seconds since the epoch, is ahead of
-            the monotonic one, as of the last claim that brought rows; None before.
+            the monotonic one, as of the last claim that brought rows.
         in_progress: items that workers have in hand.
-        running: attempts by lock token; the worker that began one adds it, and takes it out when it
-            has ended.
+        running: attempts by lock token, and clean-ups by themselves, until they have ended.
         trial: held while `tried` is tried alone, over which holders have died in crowds, until its
             outcome is written.
         stop: given when the pipeline shuts down: work is to end soon.
@@ -359,6 +349,9 @@ class PipelineContext(Generic[ModelT]):
         """Return the fields of a log line about the row of `item`."""
         return {"pipeline": self.name, "row_id": item.id, **more}
 
-    def emit_for(self, kind: type[events.ClaimEvent], item: PipelineItem[ModelT]) -> None:
+    def emit_for(
+        self, kind: Callable[..., events.ClaimEvent], item: PipelineItem[ModelT], **more: object
+    ) -> None:
+        """Emit an event of `kind` about the claim of `item`, with its own fields as `more`."""
         of = (self.name, item.id, item.lock_token)
-        events.emit(kind(*of, attempt=item.begun_attempt, waited_s=item.waited_s))
+        events.emit(kind(*of, attempt=item.begun_attempt, waited_s=item.waited_s, **more))

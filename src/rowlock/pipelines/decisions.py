@@ -7,15 +7,14 @@ A task group wraps what its tasks raised, so every error is looked at as a group
 one outcome follows from all of them together: one that was raised, what the host's rules make of
 it, or a failure. And what was returned may be no outcome by mistake: a forgotten return, await or
 pair of brackets, or changes of rows that nothing writes.
-
-Not here: what is done about a decision (``pipelines/settler.py``).
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from rowlock import events
@@ -110,14 +109,6 @@ def _shown(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMES_SHOWN_MAX])
 
 
-@dataclass(slots=True)
-class _Meanings:
-    parks: list[Park] = field(default_factory=list)
-    retries: list[Retry] = field(default_factory=list)
-    failures: list[BaseException] = field(default_factory=list)
-    expected: list[BaseException] = field(default_factory=list)
-
-
 def outcome_of_error(
     context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException
 ) -> Outcome:
@@ -127,85 +118,45 @@ def outcome_of_error(
     Of several, `Park` counts first, then a failure, then `Retry` (the one that rests longest); and
     `Reset` if there is nothing else. A failure takes the rest of a `Retry` beside it.
     """
-    meanings = _Meanings()
+    meant: list[Park | Retry] = []
+    failed, expected = False, list[BaseException]()
     for leaf in leaves_of(error):
-        _collect(context, leaf, meanings)
-    outcome = _together(meanings, error)
-    if meanings.failures:
+        match leaf:
+            case Park():
+                meant.append(copied(leaf))
+            case Retry():
+                meant.append(_with_cause(leaf))
+            case Reset() | RelatedLockUnavailable():
+                pass
+            case _ if (rule := context.expected_errors.rule_for(leaf)) is not None:
+                expected.append(leaf)
+                meant.append(
+                    Park(error_text(leaf) or "")
+                    if rule.parks
+                    else Retry(rule.delay_after(leaf), error=leaf)
+                )
+            case _:
+                failed = True
+    if failed:
         failure = record_failure(context, item, error)
-        return failure if outcome is None else outcome
-    if meanings.expected:
-        _record_expected(context, item, meanings.expected[0])
-    return Reset() if outcome is None else outcome
+        meant = [replace(one, error=error) if isinstance(one, Retry) else one for one in meant]
+        return max(meant, key=_rank, default=failure)
+    if expected:
+        # Without a traceback: the host knows where such errors come from.
+        text = describe(expected[0])
+        logger.warning(
+            "%(pipeline)s: processing row %(row_id)s failed with an error that is expected:"
+            " %(error)s",
+            context.of(item, error=text),
+        )
+        _emit_failed(context, item, text)
+    return max(meant, key=_rank, default=Reset())
 
 
-def raised_by_also(
-    context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException
-) -> Outcome | None:
-    """Return the outcome that `also` raised, alone or in a task group; None if it raised none.
-    Nothing of its transaction was written.
-    """
-    raised = error.__cause__ if isinstance(error, HostCodeError) else None
-    if raised is None or not any(isinstance(leaf, RAISABLE) for leaf in leaves_of(raised)):
-        return None
-    try:
-        return outcome_of_error(context, item, raised)
-    finally:
-        forget_raising(raised)
-
-
-def record_failure(
-    context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException
-) -> Retry:
-    # Alerts that count errors are about live work alone.
-    log, text = logger.error, "%(pipeline)s: processing row %(row_id)s failed"
-    if item.is_rehearsal:
-        log, text = logger.warning, "%(pipeline)s: rehearsing row %(row_id)s failed"
-    log(text, context.of(item), exc_info=error)
-    _tell_failed(context, item, describe(error))
-    return Retry(error=error)
-
-
-def _tell_failed(context: PipelineContext[Any], item: PipelineItem[Any], text: str) -> None:
-    if item.is_rehearsal:
-        # Nothing of it is counted.
-        return
-    events.emit(
-        events.ItemFailed(context.name, item.id, item.lock_token, text, process_s=item.process_s)
-    )
-
-
-def _collect(context: PipelineContext[Any], error: BaseException, meanings: _Meanings) -> None:
-    match error:
-        case Park():
-            meanings.parks.append(copied(error))
-        case Retry():
-            meanings.retries.append(_with_cause(error))
-        case Reset() | RelatedLockUnavailable():
-            pass
-        case _:
-            rule = context.expected_errors.rule_for(error)
-            if rule is None:
-                meanings.failures.append(error)
-                return
-            meanings.expected.append(error)
-            if rule.parks:
-                meanings.parks.append(Park(error_text(error) or ""))
-            else:
-                meanings.retries.append(Retry(rule.delay_after(error), error=error))
-
-
-def _together(meanings: _Meanings, error: BaseException) -> Outcome | None:
-    if meanings.parks:
-        return meanings.parks[0]
-    if not meanings.retries:
-        return None
-    longest = max(meanings.retries, key=_rest_s)
-    return replace(longest, error=error) if meanings.failures else longest
-
-
-def _rest_s(retry: Retry) -> float:
-    return -1.0 if retry.after is None else delay_of(retry.after).total_seconds()
+def _rank(outcome: Park | Retry) -> float:
+    if isinstance(outcome, Park):
+        return math.inf
+    return -1.0 if outcome.after is None else delay_of(outcome.after).total_seconds()
 
 
 def _with_cause(raised: Retry) -> Retry:
@@ -218,16 +169,40 @@ def _with_cause(raised: Retry) -> Retry:
     return replace(retry, error=cause) if isinstance(cause, Exception) else retry
 
 
-def _record_expected(
+def raised_by_also(
     context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException
-) -> None:
-    # Without a traceback: the host knows where such errors come from.
-    text = describe(error)
-    logger.warning(
-        "%(pipeline)s: processing row %(row_id)s failed with an error that is expected: %(error)s",
-        context.of(item, error=text),
-    )
-    _tell_failed(context, item, text)
+) -> Outcome | None:
+    """Return the outcome that `also` raised, alone or in a task group, which is no failure; None if
+    it raised none. Nothing of its transaction was written.
+    """
+    raised = error.__cause__ if isinstance(error, HostCodeError) else None
+    if raised is None or not any(isinstance(leaf, RAISABLE) for leaf in leaves_of(raised)):
+        return None
+    try:
+        return checked(context, item, outcome_of_error(context, item, raised))
+    except Exception:  # noqa: BLE001 - it cannot be written; `error` is recorded
+        return None
+    finally:
+        forget_raising(raised)
+
+
+def record_failure(
+    context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException
+) -> Retry:
+    # Alerts that count errors are about live work alone.
+    log, text = logger.error, "%(pipeline)s: processing row %(row_id)s failed"
+    if item.is_rehearsal:
+        log, text = logger.warning, "%(pipeline)s: rehearsing row %(row_id)s failed"
+    log(text, context.of(item), exc_info=error)
+    _emit_failed(context, item, describe(error))
+    return Retry(error=error)
+
+
+def _emit_failed(context: PipelineContext[Any], item: PipelineItem[Any], text: str) -> None:
+    # Nothing of a rehearsal is counted.
+    if not item.is_rehearsal:
+        of = (context.name, item.id, item.lock_token)
+        events.emit(events.ItemFailed(*of, text, process_s=item.process_s))
 
 
 Decision: TypeAlias = Outcome | Ended
@@ -314,8 +289,7 @@ def record_unreadable(
     """Return the outcome of a row that cannot be read: `Park`; without a schedule, `Retry`."""
     extra = context.of(item, column=column)
     if context.leased.has_schedule:
-        text = "%(pipeline)s: row %(row_id)s is parked: its %(column)s cannot be read"
-        logger.error(text, extra)
+        logger.error("%(pipeline)s: row %(row_id)s is parked: its %(column)s cannot be read", extra)
         return Park(
             f"{column} cannot be read: it holds no time that Python has; correct it, then unpark"
             " the row"

@@ -6,10 +6,6 @@ and a field of log lines concern all pipelines alike. Gates are applied when a c
 surroundings when `process` is called; pipelines do not know of them. Observers harm no outcome:
 what is around an attempt sees its error and cannot swallow it, and what it raises itself is logged
 and goes no further.
-
-`ready` and the rules for errors (`retry_on`, `park_on`) are checked here, the results of other
-hooks where they are used; errors that no rule names are handled in
-``pipelines/decisions.py``.
 """
 
 from __future__ import annotations
@@ -69,7 +65,6 @@ class Seams:
         return cls(_functions("gates", gates), _functions("surround", surround))
 
     def conditions(self, leased: LeasedTable, pipeline: str) -> tuple[ColumnElement[bool], ...]:
-        """Return what the gates say of a pipeline, each one an SQL expression."""
         return tuple(_condition(gate, leased, pipeline) for gate in self.gates)
 
 

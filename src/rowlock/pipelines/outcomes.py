@@ -2,9 +2,6 @@
 
 An outcome is an exception, too: code that `process` calls may raise it instead of returning it. It
 is copied when `process` returns, since the host may go on changing its dicts and lists.
-
-Not here: what each outcome writes (``pipelines/planner.py``) and who writes it
-(``pipelines/writer.py``).
 """
 
 from __future__ import annotations
@@ -53,16 +50,14 @@ def raisable(cls: ClassT) -> ClassT:
             raise FrozenInstanceError(f"cannot assign to field {name!r}")
         object.__setattr__(self, name, value)
 
-    # As a method, a type checker would take the dataclass for one that is not frozen.
+    def reduce(self: BaseException) -> tuple[Any, ...]:
+        values = {name: getattr(self, name) for name in frozen}
+        return _made_anew, (type(self), values | vars(self) | {"args": self.args})
+
+    # As methods, a type checker would take the dataclass for one that is not frozen.
     setattr(cls, "__setattr__", set_unless_frozen)  # noqa: B010
-    setattr(cls, "__reduce__", _reduce)  # noqa: B010
+    setattr(cls, "__reduce__", reduce)  # noqa: B010
     return cls
-
-
-def _reduce(self: BaseException) -> tuple[Any, ...]:
-    given: Any = self
-    values = {field.name: getattr(self, field.name) for field in fields(given)}
-    return _made_anew, (type(self), values | vars(self) | {"args": self.args})
 
 
 def _made_anew(cls: type[BaseException], values: dict[str, Any]) -> BaseException:
@@ -182,7 +177,6 @@ SUCCESSES: Final = (Apply, Delete)
 
 
 RAISABLE: Final = (Retry, Reset, Park)
-"""Outcomes that may be raised."""
 
 
 def leaves_of(error: BaseException) -> Iterator[BaseException]:
@@ -227,14 +221,13 @@ def check_outcome(leased: LeasedTable, outcome: Outcome) -> None:
             columns_written(leased, outcome.values)
             if has_values_alone(outcome):
                 return
-            _check_after(leased, "Apply", outcome.after)
-            _check_due_at(leased, outcome)
+            _check_due(leased, outcome)
             _check_beside(leased, outcome)
         case Delete():
             _check_beside(leased, outcome)
         case Retry():
             columns_written(leased, outcome.values)
-            _check_after(leased, "Retry", outcome.after)
+            _check_due(leased, outcome)
         case Park():
             _need_schedule(leased, "Park")
             if not isinstance(outcome.reason, str):
@@ -291,14 +284,11 @@ def _check_beside(leased: LeasedTable, outcome: Apply | Delete) -> None:
         raise OutcomeError("also must be a function: async def also(session, now)")
 
 
-def _check_after(leased: LeasedTable, outcome: str, after: timedelta | float | None) -> None:
-    if after is not None:
-        _need_schedule(leased, f"{outcome}(after=...)")
-        delay_of(after)
-
-
-def _check_due_at(leased: LeasedTable, outcome: Apply) -> None:
-    due_at = outcome.due_at
+def _check_due(leased: LeasedTable, outcome: Apply | Retry) -> None:
+    if outcome.after is not None:
+        _need_schedule(leased, f"{type(outcome).__name__}(after=...)")
+        delay_of(outcome.after)
+    due_at = outcome.due_at if isinstance(outcome, Apply) else None
     if due_at is None:
         return
     _need_schedule(leased, "Apply(due_at=...)")
@@ -346,8 +336,7 @@ def related_items(related: object) -> Iterable[tuple[Any, Values]]:
 
 def check_related(item: PipelineItem[Any], related: object) -> None:
     """Refuse what cannot be written to related rows of `item`, before a transaction is opened."""
-    seen: set[tuple[type, Any]] = set()
-    kinds: set[Hashable] = set()
+    seen, kinds = set[tuple[type, Any]](), set[Hashable]()
     for named, values in related_items(related):
         leased, key = item.held_rows().find(named)
         written = column_values(leased, values)
@@ -373,10 +362,7 @@ def copied(returned: T) -> T:
     given: Any = returned
     if type(given) is Apply and has_values_alone(given):
         # What nearly every outcome is.
-        values: Any = _copied_map(given.values)
-        same: Any = Apply(values)
-        # Its type is T, which a cast would say at the cost of a call for each row.
-        return same  # type: ignore[no-any-return]
+        return Apply(_copied_map(given.values))  # type: ignore[return-value]
     kind = next((known for known in OUTCOMES if isinstance(given, known)), None)
     if kind is None:
         return returned
@@ -390,7 +376,7 @@ def copied(returned: T) -> T:
     return returned
 
 
-def _copied_map(values: object) -> object:
+def _copied_map(values: Any) -> Any:
     if type(values) is dict and _FLAT.issuperset(map(type, values.values())):
         return values.copy()
     if type(values) is not dict and not isinstance(values, Mapping):

@@ -10,6 +10,7 @@ runs.
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Generic
@@ -84,11 +85,11 @@ class PipelineRun(Generic[ModelT]):
             worker_class(context, self.heartbeater, loader=loader, settler=self.settler)
             for _ in range(context.settings.workers_num)
         ]
-        self.pool = Pool(context, self.workers, settler=self.settler)
         self._supervisor = Supervisor(context.name)
+        self.pool = Pool(context, self.workers, settler=self.settler, supervisor=self._supervisor)
         context.check_ending = self._close_pool_if_ending
         context.background = BackgroundTasks(context.name, check_ending=context.check_ending)
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
         self._hint_is_on_its_way = False
         self._index_timer: asyncio.TimerHandle | None = None
         self.state = "running"  # then "stopping", and "stopped"
@@ -105,8 +106,6 @@ class PipelineRun(Generic[ModelT]):
         logger.info(text, {"pipeline": self.context.name, "state": self.state})
 
     def look_at_indexes_soon(self) -> None:
-        """Look once, a while after the start, whether an index serves the claims."""
-
         async def look() -> None:
             await log_indexes(self.context, ClaimBuilder(self.context).next(1))
 
@@ -123,11 +122,7 @@ class PipelineRun(Generic[ModelT]):
 
     def hint(self) -> None:
         """Have the fetcher look as soon as it has room; may be called from any thread."""
-        try:
-            here = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        if here is self._loop:
+        if threading.get_ident() == self._thread_id:
             self.fetcher.hint()
         elif not self._hint_is_on_its_way:
             # One is enough however many threads hint; a closed loop fetches nothing more.
@@ -141,15 +136,14 @@ class PipelineRun(Generic[ModelT]):
 
     def release_strays(self) -> None:
         """Release each tracked item that is not queued, in progress or being settled: a bug lost
-        it.
+        it, and its lease would be renewed for ever.
 
-        Without this its lease would be renewed for ever, and its row stay unprocessed. An item
-        moves between queue, worker and settler within one step of the loop, so one in transit is
-        not taken for a stray.
+        An item moves between queue, worker and settler within one step of the loop, so one in
+        transit is not taken for a stray.
         """
         queued, in_progress = frozenset(self.context.queue.waiting()), self.context.in_progress
-        tracked = self.heartbeater.tracked()
         placed = (queued, in_progress, self.settler)
+        tracked = self.heartbeater.tracked()
         strays = [item for item in tracked if not any(item in one for one in placed)]
         self.context.counters.strays += len(strays)
         for item in strays:
@@ -186,9 +180,8 @@ class PipelineRun(Generic[ModelT]):
             self._log_state(f"running: {len(self._begun())}, released: {len(unstarted)}")
         if unstarted:
             self.heartbeater.untrack(unstarted)
-            self.context.background.begin(
-                release_items(self.context, unstarted), purpose="release what was not started"
-            )
+            releasing = release_items(self.context, unstarted)
+            self.context.background.begin(releasing, purpose="release what was not started")
 
     async def drain(self, grace_s: float) -> None:
         """Wait for running work, interrupt it after `grace_s`, and end every loop."""
@@ -203,9 +196,9 @@ class PipelineRun(Generic[ModelT]):
                 # What was interrupted may have been cleaned up after since, by code that does not
                 # end.
                 self._interrupt()
-        self.pool.stop()
         await self._supervisor.wait({FETCHER}, timeout_s=self._last_wait_s())
-        await self._supervisor.stop()
+        self.pool.is_over = True
+        await self._supervisor.stop(timeout_s=self._last_wait_s())
         self.release_strays()
         await self._background_ends(monotonic() + self._last_wait_s())
         self.context.calls.close()
@@ -216,7 +209,6 @@ class PipelineRun(Generic[ModelT]):
     def _interrupt(self) -> None:
         for attempt in self.context.running.values():
             attempt.end(Ended.INTERRUPTED)
-        self.settler.interrupt()
 
     async def _work_ends(self, ends_at: float) -> bool:
         """Wait until `ends_at` at most for the work to end and its last outcomes to be settled."""
@@ -228,17 +220,17 @@ class PipelineRun(Generic[ModelT]):
         return False
 
     async def _background_ends(self, ends_at: float) -> None:
-        # Outcomes that are written with others have no task of their own.
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, ends_at - monotonic())):
+                # Outcomes that are written with others have no task of their own.
                 await self.settler.wait_until_idle()
-        # What ends may begin more: an outcome that is settled, what waited for it.
-        while self.context.background and (left_s := ends_at - monotonic()) > 0:
-            await self.context.background.wait_for_one(left_s)
+                # What ends may begin more: an outcome that is settled, what waited for it.
+                while self.context.background:
+                    await self.context.background.wait_for_one()
 
     def statistics(self) -> PipelineStatistics:
         ahead_s, begun = self.context.database_ahead_s, self._begun()
-        self.context.counters.loops_replaced = self._supervisor.restarts + self.pool.restarts
+        self.context.counters.loops_replaced = self._supervisor.restarts
         return PipelineStatistics(
             self.context.name,
             queued=len(self.context.queue),
@@ -299,7 +291,7 @@ class PipelineRun(Generic[ModelT]):
         return PipelineHealth(
             context.name,
             state=self.state,
-            loops_alive=self._supervisor.alive() | self.pool.alive(),
+            loops_alive=self._supervisor.alive(),
             fetch_failures=context.failures.in_a_row.get("fetcher", 0),
             renewal_failures=context.failures.in_a_row.get("heartbeater", 0),
             last_error=context.failures.last_error,

@@ -9,17 +9,15 @@ switch over decisions.
 Outcomes gather while a transaction is under way. One that brings its own statements or has related
 rows to free, or whose row another transaction has locked, gets a transaction of its own, so that it
 holds up no others. An error that passes is waited out, by each outcome for itself.
-
-Not here: what happens within a transaction (``pipelines/writer.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
@@ -59,10 +57,10 @@ from rowlock.rows.leased_table import ModelT, is_referenced
 
 logger = get_logger(__name__)
 
-T = TypeVar("T")
-
 PENDING_MAX = 2 * BATCH_MAX
 """No new work begins while this many decisions are settled; each worker may add one more."""
+CLEANUP_S_MAX = 3600.0
+"""Longest time for one `on_stale` where `process` has no limit, in seconds."""
 ABORTS_MAX = 2
 """An outcome is written again after so many aborts of its own transaction by a stalled loop; then
 it has failed.
@@ -78,31 +76,20 @@ pipeline are written.
 
 
 async def release_items(
-    context: PipelineContext[Any],
-    items: Sequence[PipelineItem[Any]],
-    *,
-    locked_in_background: bool = False,
+    context: PipelineContext[Any], items: Sequence[PipelineItem[Any]], *, waits: bool = False
 ) -> None:
     """Release `items`. If the database does not take it, at the second try either, their leases end
-    by themselves. Rows that another transaction has locked are released behind the others, since
-    they are waited for; with `locked_in_background` the caller does not wait.
+    by themselves. Of several, those that another transaction has locked are waited for in the
+    background, or with `waits` here.
     """
-    locked = await _release_all(context, items, waits=len(items) == 1)
-    if locked:
-        releasing = _release_all(context, locked, waits=True)
-        if locked_in_background:
-            context.background.begin(releasing, purpose="release locked rows")
-        else:
-            await releasing
-
-
-async def _release_all(
-    context: PipelineContext[Any], items: Sequence[PipelineItem[Any]], *, waits: bool
-) -> list[PipelineItem[Any]]:
-    left: list[PipelineItem[Any]] = []
+    locked: list[PipelineItem[Any]] = []
+    waits = waits or len(items) == 1
     for chunk in in_pieces(items, LEASES_PER_STATEMENT_MAX):
-        left += await _release_chunk(context, chunk, waits=waits)
-    return left
+        locked += await _release_chunk(context, chunk, waits=waits)
+    if locked:
+        context.background.begin(
+            release_items(context, locked, waits=True), purpose="release locked rows"
+        )
 
 
 async def _release_chunk(
@@ -136,11 +123,11 @@ async def release_related_of(context: PipelineContext[Any], *items: PipelineItem
         try:
             await _release(context, chunk, only_related=True)
         except Exception as error:
+            text = (
+                "%(pipeline)s: related rows of row %(row_id)s were not freed and stay leased until"
+                " they expire"
+            )
             for item in chunk:
-                text = (
-                    "%(pipeline)s: related rows of row %(row_id)s were not freed and stay leased"
-                    " until they expire"
-                )
                 logger.warning(text, context.of(item, rows=len(item.held or ())), exc_info=error)
 
 
@@ -160,7 +147,16 @@ async def _release(
             released.update(await release(connection, context.leased, items, waits=waits))
         await release_unlocked_related(connection, items)
 
-    await _transact(context, work, purpose="free related rows" if only_related else "release rows")
+    purpose = "free related rows" if only_related else "release rows"
+    try:
+        await context.transact(work, purpose=purpose)
+    except Exception as error:
+        # What took all its time is not tried again: a shutdown must end.
+        if not is_transient(error) or isinstance(error, TransactionTimeout | LockWaitTimeout):
+            raise
+        # A pool may hold connections that died long ago, in an outage that is over: the first use
+        # of one only finds that out.
+        await context.transact(work, purpose=purpose)
     _hint_related(context, items)
     return released
 
@@ -173,29 +169,9 @@ def _hint_related(context: PipelineContext[Any], items: Sequence[PipelineItem[An
             context.hinter.hint_fetch(model)
 
 
-async def _transact(
-    context: PipelineContext[Any],
-    work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
-    *,
-    purpose: str,
-) -> T:
-    try:
-        return await context.transact(work, purpose=purpose)
-    except Exception as error:
-        # What took all its time is not tried again: a shutdown must end.
-        if not is_transient(error) or isinstance(error, TransactionTimeout | LockWaitTimeout):
-            raise
-    # A pool may hold connections that died long ago, in an outage that is over: the first use of
-    # one only finds that out.
-    return await context.transact(work, purpose=purpose)
-
-
 class Settler(Generic[ModelT]):
-    """Settles decisions of one pipeline.
-
-    Attributes:
-        on_room: called when it is no longer full.
-        wake_after: has the fetcher look for rows again after a while.
+    """Settles decisions of one pipeline; `on_room` is called when it is no longer full, and
+    `wake_after` has the fetcher look for rows again after a while.
     """
 
     def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
@@ -220,8 +196,7 @@ class Settler(Generic[ModelT]):
         self._deletes_alone = bool(context.intent) or is_referenced(context.leased)
         self._wrote_at = -math.inf
         self._pending: set[PipelineItem[ModelT]] = set()
-        self._cleaning: set[Attempt] = set()
-        self._changed: asyncio.Future[None] | None = None
+        self._changed = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -236,16 +211,10 @@ class Settler(Generic[ModelT]):
     async def wait_until_idle(self) -> None:
         """Wait until all that was handed over has been settled."""
         while self._pending:
-            if self._changed is None or self._changed.done():
-                self._changed = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._changed)
+            self._changed.clear()
+            await self._changed.wait()
         # A settlement that was cancelled from outside may have left its batch with a session.
         await self._batcher.wait_until_idle()
-
-    def interrupt(self) -> None:
-        """End the clean-ups that run."""
-        for attempt in self._cleaning:
-            attempt.end(Ended.INTERRUPTED)
 
     def settle_later(self, item: PipelineItem[ModelT], decision: Decision) -> None:
         self._pending.add(item)
@@ -284,8 +253,7 @@ class Settler(Generic[ModelT]):
             context.trial.release()
         if len(self._pending) < PENDING_MAX <= before:
             self.on_room()
-        if self._changed is not None and not self._changed.done():
-            self._changed.set_result(None)
+        self._changed.set()
         for item in items:
             if (act := item.after_settling) is not None:
                 item.after_settling = None
@@ -314,7 +282,7 @@ class Settler(Generic[ModelT]):
         self, batch: Sequence[tuple[PipelineItem[ModelT], bool]]
     ) -> list[None]:
         items = [item for item, only_related in batch if not only_related]
-        await release_items(self.context, items, locked_in_background=True)
+        await release_items(self.context, items)
         holders = [item for item, only_related in batch if only_related]
         await release_related_of(self.context, *holders)
         return [None] * len(batch)
@@ -340,23 +308,22 @@ class Settler(Generic[ModelT]):
             work = self.clean_up(item, outcome)
             self.context.background.begin(work, purpose="clean up after a late result")
 
-    async def _carry_out(self, pending: PendingOutcome[ModelT], *, by_itself: bool = False) -> None:
-        try:
-            written = await self.write(pending, by_itself=by_itself)
-        except Exception as error:  # noqa: BLE001 - the database refused what the host computed
-            await self._write_failure(pending.item, pending.outcome, error)
-        else:
-            await self._follow(pending, written)
-
-    async def _follow(self, pending: PendingOutcome[ModelT], written: Written) -> None:
+    async def _carry_out(
+        self,
+        pending: PendingOutcome[ModelT],
+        written: Written | None = None,
+        *,
+        by_itself: bool = False,
+    ) -> None:
+        """Write an outcome unless it is `written`, and do what follows from the result."""
         item, outcome = pending.item, pending.outcome
-        # It may have been applied if that is unknown: cleaning up would take away what the row now
-        # points to.
-        cleans_up = not written.is_made and written is not Written.UNKNOWN
-        if written.is_made:
-            self._record(item, outcome, written)
-        else:
-            self._record_dropped(item, outcome, written, cleans_up=cleans_up)
+        if written is None:
+            try:
+                written = await self.write(pending, by_itself=by_itself)
+            except Exception as error:  # noqa: BLE001 - the database refused what the host computed
+                await self._write_failure(item, outcome, error)
+                return
+        cleans_up = self._record_any(item, outcome, written)
         if written is Written.RELATED_LOST:
             self.wake_after(self.context.settings.retry_delay)
         # A stale outcome may have had no transaction that could release them: trust had ended
@@ -372,7 +339,7 @@ class Settler(Generic[ModelT]):
         self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception
     ) -> None:
         """Write instead of `outcome` what `also` raised, what `on_refused` gives, or a failure."""
-        raised = self._raised_outcome(item, error)
+        raised = raised_by_also(self.context, item, error)
         if raised is not None:
             instead = [raised]
         else:
@@ -391,14 +358,28 @@ class Settler(Generic[ModelT]):
                 logger.exception(text, self.context.of(item))
                 if is_last:
                     break
-                continue
-            if written.is_made:
-                self._record(item, failure, written)
             else:
-                self._record_dropped(item, outcome, written)
-            break
+                self._record_any(item, failure if written.is_made else outcome, written)
+                break
         await self._release_related(item)
         await self.clean_up(item, outcome)
+
+    def _record_any(self, item: PipelineItem[ModelT], outcome: Outcome, written: Written) -> bool:
+        """Record the result of a write; return whether the host is to clean up."""
+        if written.is_made:
+            self._record(item, outcome, written)
+            return False
+        # It may have been applied if that is unknown: cleaning up would take away what the row now
+        # points to.
+        cleans_up, reason = written is not Written.UNKNOWN, written.value
+        ends = "called" if cleans_up else "not called, since it may have been applied"
+        text = (
+            "%(pipeline)s: %(outcome)s of row %(row_id)s was not written (%(reason)s); look for"
+            f" side effects of this attempt: on_stale is {ends}"
+        )
+        logger.warning(text, self.context.of(item, reason=reason, outcome=type(outcome).__name__))
+        self._record_stale(item, reason)
+        return cleans_up
 
     def _refused_outcome(self, item: PipelineItem[ModelT], error: Exception) -> Outcome | None:
         """Return the outcome that `on_refused` gives; None if that cannot be one."""
@@ -408,14 +389,6 @@ class Settler(Generic[ModelT]):
         except HOST_ERRORS:
             text = "%(pipeline)s: on_refused failed for row %(row_id)s"
             logger.exception(text, self.context.of(item))
-            return None
-
-    def _raised_outcome(self, item: PipelineItem[ModelT], error: Exception) -> Outcome | None:
-        """Return the outcome that `also` raised, which is no failure; None if it raised none."""
-        try:
-            raised = raised_by_also(self.context, item, error)
-            return None if raised is None else checked(self.context, item, raised)
-        except Exception:  # noqa: BLE001 - it cannot be written; `error` is recorded
             return None
 
     async def _name_refused(
@@ -431,16 +404,18 @@ class Settler(Generic[ModelT]):
 
     async def clean_up(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
         """Have the host clean up after a result that was not applied."""
-        attempt = self.context.calls.cleanup(self.context.hooks.on_stale, item, outcome)
-        self._cleaning.add(attempt)
+        context, calls = self.context, self.context.calls
+        call = calls.call(context.hooks.on_stale, item, outcome)
+        attempt = calls.attempt(call, timeout_s=CLEANUP_S_MAX)
+        context.running[attempt] = attempt
         try:
             result = await attempt.run()
         finally:
-            self._cleaning.discard(attempt)
+            del context.running[attempt]
         if not isinstance(result, Returned):
             error = result.error if isinstance(result, Raised) else TimeoutError(result.value)
             text = "%(pipeline)s: on_stale failed for row %(row_id)s"
-            logger.error(text, self.context.of(item), exc_info=error)
+            logger.error(text, context.of(item), exc_info=error)
 
     async def write(self, pending: PendingOutcome[ModelT], *, by_itself: bool = False) -> Written:
         """Write an outcome under the guard; return how that ended, once the COMMIT was answered.
@@ -523,17 +498,15 @@ class Settler(Generic[ModelT]):
         by_itself, made = error is not None and may_be_of_the_size(error), []
         for pending, written in zip(batch, results or [None] * len(batch), strict=True):
             item = pending.item
-            if written is None:
-                self._in_a_task(item, self._carry_out(pending, by_itself=by_itself))
-            elif not written.is_made:
-                self._in_a_task(item, self._follow(pending, written))
-            else:
-                made.append(item)
-                try:
-                    self._record(item, pending.outcome, written)
-                except Exception:
-                    text = "%(pipeline)s: recording row %(row_id)s failed"
-                    logger.exception(text, self.context.of(item))
+            if written is None or not written.is_made:
+                self._in_a_task(item, self._carry_out(pending, written, by_itself=by_itself))
+                continue
+            made.append(item)
+            try:
+                self._record(item, pending.outcome, written)
+            except Exception:
+                text = "%(pipeline)s: recording row %(row_id)s failed"
+                logger.exception(text, self.context.of(item))
         self._finish(made)
 
     async def _let_a_renewal_in(self, item: PipelineItem[ModelT]) -> None:
@@ -576,27 +549,28 @@ class Settler(Generic[ModelT]):
         written: Sequence[Written | None],
     ) -> None:
         context, self._wrote_at = self.context, monotonic()
-        seconds, count = self._wrote_at - began_at, sum(map(written.count, MADE))
+        seconds = self._wrote_at - began_at
+        made = [pending for pending, one in zip(batch, written, strict=True) if one in MADE]
         context.histograms.write.add(seconds)
-        context.histograms.write_rows.add(count)
+        context.histograms.write_rows.add(len(made))
         if events.has_listeners(events.OutcomesWritten):
-            tokens = tuple(
-                [
-                    pending.item.lock_token
-                    for pending, one in zip(batch, written, strict=True)
-                    if one in MADE
-                ]
-            )
-            events.emit(events.OutcomesWritten(context.name, count, seconds, tokens))
+            tokens = tuple([pending.item.lock_token for pending in made])
+            events.emit(events.OutcomesWritten(context.name, len(made), seconds, tokens))
 
     def _record(self, item: PipelineItem[ModelT], outcome: Outcome, written: Written) -> None:
         """Record an outcome that was written, and raise its hints."""
-        counters, name = self.context.counters, type(outcome).__name__
-        error: str | None = None
+        context, counters, name = self.context, self.context.counters, type(outcome).__name__
+        is_heard, error = events.has_listeners(events.ItemApplied), None
         match outcome:
-            case _ if written is Written.PARKED:
-                name = Park.__name__
-                error = self._parked(item, outcome)
+            case _ if written is Written.PARKED or isinstance(outcome, Park):
+                counters.parked += 1
+                name, error = Park.__name__, reason_parked(item, outcome, context.settings)
+                logger.warning(
+                    "%(pipeline)s: row %(row_id)s is parked, and nothing works on it until it is"
+                    " unparked: %(reason)s",
+                    context.of(item, reason=error),
+                )
+                events.emit(events.ItemParked(context.name, item.id, item.lock_token, error))
             case Apply():
                 counters.applied += 1
                 if outcome.hint is not NOTHING:
@@ -606,76 +580,29 @@ class Settler(Generic[ModelT]):
                 self._hint(outcome)
             case Retry():
                 counters.retried += 1
-                is_heard = events.has_listeners(events.ItemApplied)
                 error = error_text(outcome.error) if is_heard else None
             case Reset():
                 counters.reset += 1
-                self.wake_after(self.context.settings.retry_delay)
-            case Park():
-                error = self._parked(item, outcome)
-        if events.has_listeners(events.ItemApplied):
-            events.emit(
-                events.ItemApplied(
-                    self.context.name,
-                    item.id,
-                    item.lock_token,
-                    name,
-                    process_s=item.process_s,
-                    columns=_columns_of(outcome),
-                    error=error,
-                    attempt=item.begun_attempt,
-                    waited_s=item.waited_s,
-                )
+                self.wake_after(context.settings.retry_delay)
+        if is_heard:
+            context.emit_for(
+                events.ItemApplied,
+                item,
+                outcome=name,
+                process_s=item.process_s,
+                columns=_columns_of(outcome),
+                error=error,
             )
-
-    def _parked(self, item: PipelineItem[ModelT], outcome: Outcome) -> str:
-        context = self.context
-        context.counters.parked += 1
-        reason = reason_parked(item, outcome, context.settings)
-        logger.warning(
-            "%(pipeline)s: row %(row_id)s is parked, and nothing works on it until it is"
-            " unparked: %(reason)s",
-            context.of(item, reason=reason),
-        )
-        events.emit(events.ItemParked(context.name, item.id, item.lock_token, reason))
-        return reason
-
-    def _record_dropped(
-        self,
-        item: PipelineItem[ModelT],
-        outcome: Outcome,
-        written: Written,
-        *,
-        cleans_up: bool = True,
-    ) -> None:
-        """Record an outcome that was not written."""
-        reason = written.value
-        ends = "called" if cleans_up else "not called, since it may have been applied"
-        text = (
-            "%(pipeline)s: %(outcome)s of row %(row_id)s was not written (%(reason)s); look for"
-            f" side effects of this attempt: on_stale is {ends}"
-        )
-        logger.warning(text, self.context.of(item, reason=reason, outcome=type(outcome).__name__))
-        self._record_stale(item, reason)
 
     def _record_stale(self, item: PipelineItem[ModelT], reason: str) -> None:
         """Record an attempt that came to nothing, for `reason`."""
+        context = self.context
         if reason == Written.CHANGED.value:
-            self.context.counters.changed += 1
+            context.counters.changed += 1
         else:
-            self.context.counters.stale += 1
-            self.context.counters.never_begun += not item.begun_at
-        events.emit(
-            events.ItemStale(
-                self.context.name,
-                item.id,
-                item.lock_token,
-                reason,
-                process_s=item.process_s,
-                attempt=item.begun_attempt,
-                waited_s=item.waited_s,
-            )
-        )
+            context.counters.stale += 1
+            context.counters.never_begun += not item.begun_at
+        context.emit_for(events.ItemStale, item, reason=reason, process_s=item.process_s)
 
     def _hint(self, outcome: Apply | Delete) -> None:
         for model in hint_targets(outcome.hint):

@@ -7,13 +7,11 @@ writes, writes it under the row's guard, and remembers the stamp until the COMMI
 After an error of the COMMIT it is unknown whether it was carried out: the guarded write is tried
 again, and if the guard no longer matches, the row tells by its stamp whether an earlier try was
 committed. What the database has refused was not committed.
-
-Not here: when outcomes are written, and tried again (``pipelines/settler.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -69,7 +67,7 @@ from rowlock.rows.updates import (
 logger = get_logger(__name__)
 
 RENEWED_WITHIN_BEATS = 3
-"""So many beats of the heartbeater let a renewal in."""
+"""In so many beats of the heartbeater a renewal gets in while no transaction has the row locked."""
 ENDED_BY_ALSO = (
     "also ended the transaction that it is part of; it must neither commit nor roll back"
 )
@@ -135,34 +133,32 @@ class Writer(Generic[ModelT]):
                 return written
             items = [pending.item for pending in batch]
             now, stamps = await self._lock_trusted(connection, [items[i] for i in left])
-            missing = [i for i in left if items[i].lock_token not in stamps]
-            for i, earlier in (
-                await self._earlier_tries(connection, [(i, batch[i]) for i in missing])
-            ).items():
+            missing = [(i, batch[i]) for i in left if items[i].lock_token not in stamps]
+            for i, earlier in (await self._earlier_tries(connection, missing)).items():
                 # PostgreSQL may still be carrying out the COMMIT of what does not look committed:
                 # that is waited for alone.
                 written[i] = None if earlier is Written.STALE else earlier
             if now is None:
                 return written
-            ours = [i for i in left if items[i].lock_token in stamps]
             planner = self._planner(connection, now)
-            writes = []
-            deletes: dict[int, PendingOutcome[ModelT]] = {}
-            for i in ours:
+            writes: dict[int, RowWrite] = {}
+            deletes: list[int] = []
+            for i in [i for i in left if items[i].lock_token in stamps]:
                 stamp = stamps[items[i].lock_token]
                 of_this = planner if stamp == now else self._planner(connection, now, stamp)
                 write = of_this.plan(items[i], batch[i].outcome)
                 if write.deletes:
-                    deletes[i] = batch[i]
+                    deletes.append(i)
                 else:
-                    writes.append((items[i], write))
-            gone = await delete_locked(connection, leased, [one.item for one in deletes.values()])
-            for i, pending in deletes.items():
-                if pending.item.id in gone:
+                    writes[i] = write
+            gone = await delete_locked(connection, leased, [items[i] for i in deletes])
+            for i in deletes:
+                if items[i].id in gone:
                     written[i] = Written.APPLIED
-                    pending.remember(Written.APPLIED, now)
-            ours = [i for i in ours if i not in deletes]
-            for i, result in zip(ours, await apply_locked(connection, leased, writes), strict=True):
+                    batch[i].remember(Written.APPLIED, now)
+            of_items = [(items[i], write) for i, write in writes.items()]
+            results = await apply_locked(connection, leased, of_items)
+            for i, result in zip(writes, results, strict=True):
                 written[i] = result
                 batch[i].remember(result, stamps[items[i].lock_token])
             return written
@@ -172,8 +168,8 @@ class Writer(Generic[ModelT]):
     async def _write_free(
         self, connection: AsyncConnection, batch: Sequence[PendingOutcome[ModelT]]
     ) -> list[Written | None]:
-        """Write what is values alone, nearly all of it as a rule, by one statement for each set of
-        columns; return the result of each, and None for those whose row has to be locked first.
+        """Write what is values alone, by one statement for each set of columns; return the result
+        of each, and None for those whose row has to be locked first.
         """
         written: list[Written | None] = [None] * len(batch)
         leased, at = self.context.leased, monotonic()
@@ -258,9 +254,13 @@ class Writer(Generic[ModelT]):
         no parameter, or only its number, so the database is asked to cast one value after the
         other.
         """
-        if not may_be_of_a_value(error):
-            return None
-        for leased, values in _maps_of(self.context.leased, item, outcome):
+        maps: list[tuple[LeasedTable, Values]] = []
+        if may_be_of_a_value(error) and isinstance(outcome, Apply | Retry):
+            maps.append((self.context.leased, outcome.values))
+        if may_be_of_a_value(error) and isinstance(outcome, SUCCESSES):
+            related = related_items(outcome.related)
+            maps += [(item.held_rows().find(named)[0], values) for named, values in related]
+        for leased, values in maps:
             # Any time will do.
             resolved = resolve_now_placeholders(values, item.lock_expires_at)
             for column, value in list(column_values(leased, resolved).items())[:NAMES_SHOWN_MAX]:
@@ -293,9 +293,7 @@ class Writer(Generic[ModelT]):
     async def _earlier_try(
         self, connection: AsyncConnection, pending: PendingOutcome[ModelT]
     ) -> Written:
-        """Return how an earlier try without an answer has ended, once it has; stale if there was
-        none.
-        """
+        """As `find_earlier`, in the caller's transaction; stale if there was no earlier try."""
         tries = await self._earlier_tries(connection, [(0, pending)], waits=True)
         return tries.get(0, pending.if_not_held)
 
@@ -379,16 +377,6 @@ def _kind_of(error: Exception) -> tuple[object, ...]:
     return type(error), type(of_driver), getattr(of_driver, "sqlstate", None)
 
 
-def _maps_of(
-    leased: LeasedTable, item: PipelineItem[Any], outcome: Outcome
-) -> Iterator[tuple[LeasedTable, Values]]:
-    if isinstance(outcome, Apply | Retry):
-        yield leased, outcome.values
-    if isinstance(outcome, SUCCESSES):
-        for named, values in related_items(outcome.related):
-            yield item.held_rows().find(named)[0], values
-
-
 def time_for(item: PipelineItem[Any], settings: PipelineSettings) -> timedelta:
     """Return how long a transaction may have the row locked: trust must last until a renewal gets
     in behind it.
@@ -402,5 +390,4 @@ def time_for(item: PipelineItem[Any], settings: PipelineSettings) -> timedelta:
 
 
 def renewed_within_s(settings: PipelineSettings) -> float:
-    """Return within how many seconds a renewal gets in while no transaction has the row locked."""
     return RENEWED_WITHIN_BEATS * settings.heartbeat_interval.total_seconds()
