@@ -110,8 +110,7 @@ async def _release_chunk(
     context.counters.released += len(released)
     left = [] if waits else [item for item in items if item.id not in released]
     for item in items:
-        if waits or item.id in released:
-            item.lose()
+        item.lose()
         if item.id in released:
             context.emit_for(events.ItemReleased, item)
     return left

@@ -437,8 +437,7 @@ class Pool(Generic[ModelT]):
             self._left.add(place.task)
             place.task.add_done_callback(self._left.discard)
         # At the end of the event loop this closes the pool: no row is begun any more.
-        self.context.check_ending()
-        if not self.is_over:
+        if not (self.context.check_ending() or self.is_over):
             self._keep(place.worker)
         self._on_free()
 
