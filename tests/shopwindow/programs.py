@@ -72,4 +72,6 @@ def _environment(folder: Path) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(("PYTEST_", "COVERAGE_"))
     }
-    return inherited | {"PYTHONIOENCODING": "utf-8", "TMPDIR": str(folder)}
+    # A package that another one needs brings a plugin that takes half a second to import.
+    plugins = {"PYTEST_ADDOPTS": "-p no:faker"}
+    return inherited | plugins | {"PYTHONIOENCODING": "utf-8", "TMPDIR": str(folder)}
