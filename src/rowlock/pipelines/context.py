@@ -247,8 +247,7 @@ class LeftOut:
         return True
 
     def discard(self, key: object) -> None:
-        if self._rows:
-            self._rows.pop(key, None)
+        self._rows.pop(key, None)
 
     def next_at(self, now: float) -> float:
         """Return when the next row after `now` is no longer left out; infinity if there is none."""
@@ -256,8 +255,6 @@ class LeftOut:
 
     def keys(self, now: float) -> frozenset[Any]:
         """Return what a claim leaves out `now`; forgets what has not come back for long."""
-        if not self._rows:
-            return frozenset()
         for key in [k for k, (until, _) in self._rows.items() if until + LEFT_OUT_S_MAX < now]:
             del self._rows[key]
         return frozenset(key for key, (until, _) in self._rows.items() if now < until)

@@ -65,7 +65,17 @@ class Seams:
         return cls(_functions("gates", gates), _functions("surround", surround))
 
     def conditions(self, leased: LeasedTable, pipeline: str) -> tuple[ColumnElement[bool], ...]:
-        return tuple(_condition(gate, leased, pipeline) for gate in self.gates)
+        conditions = []
+        for gate in self.gates:
+            given = gate(leased, pipeline)
+            condition = as_condition(given)
+            if condition is None:
+                raise ConfigurationError(
+                    f"the gate {getattr(gate, '__qualname__', repr(gate)):.100} must return one SQL"
+                    f" expression for {pipeline}, not {given!r:.100}"
+                )
+            conditions.append(condition)
+        return tuple(conditions)
 
 
 NO_SEAMS: Final = Seams()
@@ -76,17 +86,6 @@ def _functions(name: str, given: Iterable[Any]) -> tuple[Any, ...]:
     if not isinstance(given, Iterable) or not all(callable(one) for one in functions):
         raise ConfigurationError(f"{name} is a list of functions, not {given!r:.100}")
     return functions
-
-
-def _condition(gate: Gate, leased: LeasedTable, pipeline: str) -> ColumnElement[bool]:
-    given = gate(leased, pipeline)
-    condition = as_condition(given)
-    if condition is None:
-        raise ConfigurationError(
-            f"the gate {getattr(gate, '__qualname__', repr(gate)):.100} must return one SQL"
-            f" expression for {pipeline}, not {given!r:.100}"
-        )
-    return condition
 
 
 async def surrounded(
@@ -164,9 +163,8 @@ class ExpectedErrors:
     ) -> ExpectedErrors:
         """Read `retry_on` and `park_on` as the host wrote them."""
         rules: dict[type, ErrorRule] = {}
-        classes = _classes(name, "retry_on", retry_on)
-        delays = retry_on.values() if isinstance(retry_on, Mapping) else (None,) * len(classes)
-        for error, delay in zip(classes, delays, strict=True):
+        for error in _classes(name, "retry_on", retry_on):
+            delay = retry_on[error] if isinstance(retry_on, Mapping) else None
             _check_delay(name, leased, error, delay=delay)
             rules[error] = ErrorRule(parks=False, delay=delay)
         for error in _classes(name, "park_on", park_on):
@@ -183,8 +181,6 @@ class ExpectedErrors:
 
     def rule_for(self, error: BaseException) -> ErrorRule | None:
         """Return the rule for the nearest class of `error`; None if there is none."""
-        if not self.rules:
-            return None
         return next((self.rules[cls] for cls in type(error).__mro__ if cls in self.rules), None)
 
 

@@ -238,9 +238,9 @@ def check_outcome(leased: LeasedTable, outcome: Outcome) -> None:
 
 def has_values_alone(outcome: Apply) -> bool:
     """Whether an outcome is what nearly every one is: values, and nothing else."""
-    is_due_as_usual = outcome.after is None and outcome.due_at is None
     return (
-        is_due_as_usual
+        outcome.after is None
+        and outcome.due_at is None
         and outcome.also is None
         and outcome.unless_changed is NOTHING
         and outcome.hint is NOTHING
