@@ -25,7 +25,7 @@ LINES = {
     "leases": 2903,
     "locks": 739,
     "migrations": 726,
-    "pipelines": 6777,
+    "pipelines": 6768,
     "rows": 2623,
     "services": 649,
     "streams": 13489,
