@@ -147,8 +147,8 @@ async def test_nothing_is_begun_behind_a_wait_that_nobody_waits_for(
         hops = Hops(driver)
         with closing(sqlite3.connect(path, isolation_level=None)) as writer, hops.taken():
             writer.execute("BEGIN IMMEDIATE")
-            with hops.sending_along("BEGIN IMMEDIATE", wait_ms=5000, usual_ms=5000):
-                await HopsCursor(hops).execute("BEGIN IMMEDIATE")
+            hops.expect_begin(wait_ms=5000, usual_ms=5000)
+            await HopsCursor(hops).execute("BEGIN IMMEDIATE")
             behind = asyncio.ensure_future(HopsCursor(hops).execute("SELECT ran()"))
             await asyncio.sleep(0)
             if is_cancelled:

@@ -40,7 +40,7 @@ def cut(
 ) -> None:
     async def work() -> None:
         pool = SeparatePool(database.session_factory, file_wait=timedelta(seconds=1))
-        await abort_stalled(pool, thread=thread, older_than_s=older_than_s)
+        await abort_stalled(pool.connect, thread=thread, older_than_s=older_than_s)
         await pool.close()
 
     asyncio.run(work())
@@ -102,11 +102,11 @@ async def test_one_that_could_not_be_cut_is_cut_at_the_next_look(
     asked: list[bool] = []
     freed: list[bool] = []
 
-    async def only_at_third(*args: Any, **kwargs: Any) -> bool:
+    async def only_at_third(*args: Any, **kwargs: Any) -> bool | None:
         asked.append(len(asked) >= 2 and await terminate(*args, **kwargs))
         if len(asked) == 1:
             raise ConnectionError("it is not reached")
-        return asked[-1]
+        return asked[-1] or None
 
     async def work(_session: Any, connection: Any) -> None:
         await connection.execute(text("UPDATE runs SET status = 'half' WHERE id = 1"))

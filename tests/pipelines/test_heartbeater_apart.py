@@ -202,7 +202,7 @@ async def test_what_a_loop_keeps_locked_is_ended_once_a_renewal_would_be_late(
     assert (cuts, looks) == ([], 10), "once for all pipelines"
     host.kept_s = 4.0
     await asyncio.sleep(2)
-    assert cuts == [(heartbeat_thread.sessions, 7, 4.0)] * 2, "also after one that failed"
+    assert cuts == [(heartbeat_thread.sessions.connect, 7, 4.0)] * 2, "also after one that failed"
     keeping.cancel()
     await asyncio.wait({keeping})
 

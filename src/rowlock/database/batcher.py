@@ -2,10 +2,9 @@
 gathers.
 
 A quiet batcher starts the first request at once; a busy one lets requests share. If a batch fails
-for a reason that lies in one of its requests, it is halved until that one is alone, so that one bad
-request spoils no other. A batch that ran out of time is tried again in smaller ones, and
-`BatchLimit` learns from how long each took, so that none outlasts its own transaction for long.
-`Retries` says how long errors that pass are waited out.
+for a reason that lies in one of its requests, it is halved until that one is alone. A batch that
+ran out of time is tried again in smaller ones, and `BatchLimit` learns from how long each took, so
+that none outlasts its own transaction for long.
 
 Source: group commit, as databases do it with their log; the limit grows and shrinks as TCP's window
 does.
@@ -33,13 +32,12 @@ class Retries:
 
     Time counts from the first failure, not from the beginning: a try may have lasted as long as the
     host blocked its loop.
-
-    Args:
-        gives_up_at: given when the first try failed, returns until when others may be made, on the
-            monotonic clock. Asked each time.
     """
 
     def __init__(self, gives_up_at: Callable[[float], float]) -> None:
+        """`gives_up_at`: given when the first try failed, returns until when others may be made, on
+        the monotonic clock. Asked each time.
+        """
         self.count = 0
         self._gives_up_at = gives_up_at
         self._failed_at = math.inf
@@ -77,10 +75,7 @@ GROWS_AFTER = 4
 
 
 class BatchLimit:
-    """How many requests one batch may have, learned from how long the last ones took.
-
-    Requests that need a statement each are limited apart: a round trip costs those only.
-    """
+    """Requests that need a statement each are limited apart: a round trip costs those only."""
 
     def __init__(self, timeout: timedelta) -> None:
         self._wanted_s = BATCH_SHARE * timeout.total_seconds()
@@ -89,7 +84,7 @@ class BatchLimit:
         self._fast = 0
 
     def fitting(self, costs: Iterable[int]) -> int:
-        """Return how many of the first requests fit into one batch; at least one."""
+        """At least one fits."""
         count = statements = 0
         for cost in costs:
             statements += cost
@@ -123,10 +118,8 @@ class BatchLimit:
 
 
 class Batcher(Generic[RequestT, ResultT]):
-    """Runs requests in batches, one batch at a time, in the order in which they came.
-
-    The callers bound what waits: those of `submit` wait for their answers, those of `submit_nowait`
-    have a bound of their own.
+    """Runs requests in batches, one batch at a time, in the order in which they came. The callers
+    bound what waits.
     """
 
     def __init__(
@@ -155,10 +148,7 @@ class Batcher(Generic[RequestT, ResultT]):
         self._is_working = False
 
     async def submit(self, request: RequestT) -> ResultT:
-        """Return the answer to `request`, or raise what its batch raised.
-
-        A caller that is cancelled stops waiting; its request is carried out all the same.
-        """
+        """The request of a caller that is cancelled is carried out all the same."""
         answer: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
         self.submit_nowait(request, answer)
         return await answer
@@ -221,24 +211,23 @@ class Batcher(Generic[RequestT, ResultT]):
 
     async def _fail(self, batch: list[_Entry[RequestT, ResultT]], error: Exception) -> None:
         behind: list[_Entry[RequestT, ResultT]] = []
-        if len(batch) > 1:
-            if may_be_of_the_size(error) and self._is_grace_over():
-                # There is no time for smaller batches, nor for those behind: each may take as long
-                # as this one did.
-                behind = [*self._waiting]
-                self._waiting.clear()
-            elif may_be_of_the_size(error):
-                self._limit.shrink(requests=len(batch), statements=_statements(batch))
-                # Before all others, and in batches of what is allowed now: each of these is smaller
-                # than the one that failed.
-                self._waiting.extendleft(reversed(batch))
-                del self._in_flight[: len(batch)]
-                return
-            elif not is_outage(error):
-                half = len(batch) // 2
-                await self._answer(batch[:half])
-                await self._answer(batch[half:])
-                return
+        is_alone, is_of_the_size = len(batch) == 1, may_be_of_the_size(error)
+        if not is_alone and is_of_the_size and not self._is_grace_over():
+            self._limit.shrink(requests=len(batch), statements=_statements(batch))
+            # Before all others, and in batches of what is allowed now: each of these is smaller
+            # than the one that failed.
+            self._waiting.extendleft(reversed(batch))
+            del self._in_flight[: len(batch)]
+            return
+        if not is_alone and is_of_the_size:
+            # There is no time for smaller batches, nor for those behind: each may take as long.
+            behind = [*self._waiting]
+            self._waiting.clear()
+        elif not is_alone and not is_outage(error):
+            half = len(batch) // 2
+            await self._answer(batch[:half])
+            await self._answer(batch[half:])
+            return
         del self._in_flight[: len(batch)]
         self._answer_all([*batch, *behind], None, error)
 

@@ -30,17 +30,12 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class DeclaredRow(NamedTuple):
-    """A row that is to be there, with `values`; `mark` is its schedule's."""
-
     next_after: Callable[[datetime], datetime]
     mark: int
     values: Values
 
 
 def mark_of(schedule: object) -> int:
-    """Return the mark of a schedule, by its `repr`, or by its attributes where it has none of its
-    own.
-    """
     kind = type(schedule)
     text = f"{kind.__qualname__} {getattr(schedule, '__dict__', '')}"
     if kind.__repr__ is not object.__repr__:
@@ -51,7 +46,6 @@ def mark_of(schedule: object) -> int:
 
 
 def marked(due_at: datetime, mark: int) -> datetime:
-    """Return `due_at`, less than a millisecond off, with a mark."""
     return due_at.replace(microsecond=due_at.microsecond // MARKS * MARKS + mark)
 
 
@@ -59,15 +53,11 @@ async def ensure_rows(
     connection: AsyncConnection, leased: LeasedTable, rows: Mapping[Any, DeclaredRow]
 ) -> int:
     """Insert those `rows` that are not there, due at their next occurrence, and let those that are
-    there be due then at the latest; joins the caller's transaction, and returns how many were
-    inserted.
+    there be due then at the latest; returns how many were inserted. `IntegrityError` if another
+    replica inserts the same rows at this moment.
 
     Rows that are leased or parked are left as they are, and the due time of an outcome under the
     same schedule stands, unless it was written by a clock that is far ahead of the present one.
-
-    Raises:
-        IntegrityError: another replica inserts the same rows at this moment, or the database
-            refuses a value.
     """
     now = await connection.scalar(select(database_now()))
     assert now is not None
@@ -101,6 +91,5 @@ async def ensure_rows(
 async def not_ready(
     connection: AsyncConnection, leased: LeasedTable, keys: list[Any], *, ready: ColumnElement[bool]
 ) -> list[Any]:
-    """Return the keys of rows that no claim would find; joins the caller's transaction."""
     found = select(leased.key).where(leased.key.in_(keys), not_(ready))
     return list((await connection.scalars(found)).all())

@@ -5,8 +5,6 @@ constraint violation says all about it, so it is the outcome's own failure. Erro
 their class, and only those that speak of the statement or of its values are final. Everything else,
 an unknown code included, is the server's trouble: to wait once too often costs a delay
 (`lock_timeout` at most), to fail once too early costs the work.
-
-Not here: what each database's codes mean (``transactions.py`` of each dialect).
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from traceback import walk_tb
 from sqlalchemy import exc
 
 from rowlock.dialects import driver_packages, known_dialects
-from rowlock.dialects.contract import FAULTS, ErrorVerdict
+from rowlock.dialects.contract import TRANSACTIONS, ErrorVerdict
 from rowlock.errors import LockWaitTimeout, RowlockError, TransactionTimeout
 
 _OUTAGE = ErrorVerdict(passes=True, concerns_every_row=True)
@@ -39,19 +37,15 @@ _SENDING_MODULES = ("sqlalchemy.engine.base", "sqlalchemy.engine.cursor")
 def is_transient(error: BaseException) -> bool:
     """Whether the same statement may well succeed later unchanged.
 
-    Drivers let ``ConnectionRefusedError`` and ``TimeoutError`` through unwrapped, so this looks at
-    more than SQLAlchemy's own. An exception that comes from no database does not pass, nor does one
-    of a column's type: it may open files and ask servers of its own while a row is decoded.
+    An exception that comes from no database does not pass, nor does one of a column's type: it may
+    open files and ask servers of its own while a row is decoded.
     """
     return _verdict_on(error).passes and not is_of_a_type(error)
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether a transient error says of itself that it concerns every row: others, too, would meet
-    it now.
-
-    Of the rest it is not known: a page that cannot be read, or a host's trigger with a code of its
-    own, may concern one row.
+    """Whether a transient error says of itself that it concerns every row. Of the rest it is not
+    known: a page that cannot be read, or a host's trigger with a code of its own.
     """
     return is_transient(error) and _verdict_on(error).concerns_every_row
 
@@ -72,7 +66,6 @@ def is_refused(error: BaseException) -> bool:
 
 
 def is_of_the_server(raised: BaseException) -> bool:
-    """As `ErrorVerdict.is_of_the_server`, of what a driver raised."""
     fault = _fault_of(raised)
     return fault is not None and fault.is_of_the_server
 
@@ -85,9 +78,8 @@ def is_of_a_database(error: BaseException) -> bool:
 
 def is_conflict(error: BaseException) -> bool:
     """Whether the database rolled the whole transaction back for another one's sake: a
-    serialization failure, or a deadlock.
-
-    It is certain then that nothing of it was committed, also if that was the answer to its COMMIT.
+    serialization failure, or a deadlock. Nothing of it was committed, also if that was the answer
+    to its COMMIT.
     """
     return _verdict_on(error).is_conflict
 
@@ -97,15 +89,13 @@ def is_after_an_error(error: BaseException) -> bool:
 
 
 def may_be_of_the_size(error: BaseException) -> bool:
-    """Whether a transaction may have failed because it did much, and a smaller one may succeed."""
+    """Whether a smaller transaction may succeed."""
     verdict = _verdict_on(error)
     return verdict.is_conflict or verdict.is_of_the_size
 
 
 def is_of_the_schema(error: BaseException) -> bool:
-    """Whether the database refused a statement as such, whichever rows it is about: a column or a
-    table is not there, say.
-    """
+    """Whether the statement is refused whichever rows it is about: a column is not there, say."""
     return not is_transient(_of_database(error)) and _verdict_on(error).is_of_the_schema
 
 
@@ -168,5 +158,5 @@ def _is_of_the_connection(error: BaseException) -> bool:
 def _fault_of(error: BaseException) -> ErrorVerdict | None:
     raised = error.orig if isinstance(error, exc.DBAPIError) else error
     # An error does not name its engine; each database knows its own by the code.
-    faults = (FAULTS.on(dialect.name).fault_of(raised) for dialect in known_dialects())
+    faults = (TRANSACTIONS.on(dialect.name).fault_of(raised) for dialect in known_dialects())
     return next((fault for fault in faults if fault is not None), None)

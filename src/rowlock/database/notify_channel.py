@@ -3,16 +3,10 @@
 
 The one idea: a channel is one connection of its own, which hears and speaks. It is outside of the
 pool, so it takes no place there, and never in a transaction: a ``NOTIFY`` in one makes its
-commit wait for a lock that the whole server shares. What the channel says itself comes back to it,
-and is known by the server process that said it.
+commit wait for a lock that the whole server shares.
 
 What is said while no process listens is gone. A pooler in transaction mode breaks channels; polling
 goes on.
-
-Not here: what is said and when, and what to do about a channel that was lost
-(``hints.py``); the calls of the drivers (``channels.py`` of each dialect).
-
-Source: PostgreSQL, "NOTIFY", "LISTEN".
 """
 
 from __future__ import annotations
@@ -27,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rowlock.database.transaction import SessionFactory, bind_of
-from rowlock.dialects.contract import CHANNELS, ChannelConnection
+from rowlock.dialects.contract import TRANSACTIONS, ChannelConnection
 from rowlock.errors import ConfigurationError
 from rowlock.rows.leased_table import LeasedTable
 
@@ -46,17 +40,9 @@ CLOSE_S_MAX = 2.0
 async def listening(
     engine: AsyncEngine, name: str | None, *, heard: Callable[[str], None], lost: Callable[[], None]
 ) -> AsyncIterator[ChannelConnection]:
-    """Open a channel for the time of the block; it listens from the first moment on.
-
-    Args:
-        engine: gives the connection, which leaves its pool at once; `notifying_engine` has checked
-            it.
-        name: names the channel; None is the schema that the connection works in.
-        heard: called in the event loop with each text that another connection sent.
-        lost: called in the event loop when the connection has ended.
-
-    Raises:
-        TimeoutError: the server did not answer.
+    """Open a channel for the time of the block, on a connection that leaves the pool of `engine` at
+    once; without a `name` it is named by the schema. Calls back in the event loop, with each text
+    that another connection sent, and when the connection has ended.
     """
     async with AsyncExitStack() as stack:
         async with asyncio.timeout(CONNECT_S_MAX):
@@ -68,7 +54,7 @@ async def listening(
             await connection.run_sync(lambda sync: sync.connection.rollback())
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             driver = (await connection.get_raw_connection()).driver_connection
-            own = CHANNELS.on(engine.dialect.name).channel_of(engine.dialect.driver)(driver)
+            own = TRANSACTIONS.on(engine.dialect.name).channel_of(engine.dialect.driver)(driver)
             stack.push_async_callback(_hang_up, own)
             await connection.run_sync(Connection.detach)
             await own.listen(
@@ -86,7 +72,6 @@ async def _hang_up(own: ChannelConnection) -> None:
 
 
 def channel_named(name: str) -> str:
-    """Return the channel for `name`: readable if it fits, else a start of its SHA-256."""
     channel = CHANNEL_PREFIX + name
     if len(channel.encode()) <= CHANNEL_BYTES_MAX:
         return channel
@@ -94,7 +79,6 @@ def channel_named(name: str) -> str:
 
 
 def is_payload(text: str) -> bool:
-    """Whether PostgreSQL takes `text` as a payload, and it is short enough."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
@@ -103,7 +87,6 @@ def is_payload(text: str) -> bool:
 
 
 def check_name(name: object) -> None:
-    """Check what a host calls its channel; `ConfigurationError` if PostgreSQL could not take it."""
     if not (isinstance(name, str) and is_payload(name)):
         raise ConfigurationError(
             f"notify is True, False, or a name of up to {PAYLOAD_BYTES_MAX} bytes under which the"
@@ -112,8 +95,8 @@ def check_name(name: object) -> None:
 
 
 def notifying_engine(session_factory: SessionFactory, tables: Iterable[LeasedTable]) -> AsyncEngine:
-    """Return the one engine on which replicas reach each other: that of all `tables`, or else of
-    the sessions; `ConfigurationError` if there is none such, or it cannot listen.
+    """Return the engine of all `tables`, or else of the sessions; `ConfigurationError` if there is
+    none such, or it cannot listen.
     """
     session = session_factory()
     try:
@@ -130,5 +113,7 @@ def notifying_engine(session_factory: SessionFactory, tables: Iterable[LeasedTab
             " PipelineManager for each"
         )
     engine = engines.pop()
-    CHANNELS.on(engine.dialect.name).channel_of(engine.dialect.driver)  # refuses one that cannot
+    TRANSACTIONS.on(engine.dialect.name).channel_of(
+        engine.dialect.driver
+    )  # refuses one that cannot
     return AsyncEngine(engine)

@@ -3,13 +3,12 @@ for leases that must be renewed whatever the host does.
 
 *Slots*: claims share the connections that the engine's pool keeps. More at once would open further
 connections and close them again, which costs more than the claims, and leave none to the host; on
-SQLite, where one writes at a time, they would poll for the file. It keeps order and is no limit: a
-claim that has waited for long goes on all the same, since those before it may hang.
+SQLite, where one writes at a time, they would poll for the file. A claim that has waited for long
+goes on all the same, since those before it may hang.
 
 *The separate pool*: an engine like the host's, with the same way to connect and the same listeners,
 so that a renewal waits for no connection that the host keeps and can run on another event loop. A
-statement that waits for a locked SQLite file cannot be cancelled, so on these connections it does
-not wait longer than it may.
+statement that waits for a locked SQLite file cannot be cancelled, so that wait is bounded.
 
 Source: `Engine.dispose` of SQLAlchemy replaces the pool in the same way, by `Pool.recreate`.
 """
@@ -36,7 +35,7 @@ CONNECTIONS_AT_ONCE = 5
 
 @asynccontextmanager
 async def claim_slot(engine: Engine, *, wait_s: float) -> AsyncIterator[None]:
-    """Wait, `wait_s` at most, for a slot among this loop's claims over `engine`."""
+    """Wait, `wait_s` at most, for a slot."""
     slots, has_slot = _slots_of(engine), False
     with suppress(TimeoutError):
         # No timer where there is nothing to wait for: this is on the way of every claim.
@@ -69,7 +68,6 @@ class SeparatePool:
     """Sessions as the host makes them, on connections of our own; for one event loop only."""
 
     def __init__(self, session_factory: SessionFactory, *, file_wait: timedelta) -> None:
-        """A statement waits for a locked SQLite file for `file_wait` at most."""
         self._session_factory = session_factory
         self._file_wait = file_wait
         self._engines: dict[Pool, Engine] = {}
@@ -95,7 +93,7 @@ class SeparatePool:
         return AsyncEngine(self._clone(engine)).connect()
 
     async def close(self) -> None:
-        """Close every connection; in the loop that used them."""
+        """In the loop that used the connections."""
         while self._engines:
             _, engine = self._engines.popitem()
             await AsyncEngine(engine).dispose()

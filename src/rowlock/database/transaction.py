@@ -6,12 +6,7 @@ deadlock) is run again here, since no caller could tell it from one that was nev
 
 The trap: a host that blocks its loop in the middle of a transaction keeps locked what that has
 locked, for its own heartbeats too. The bound that the loop cannot keep is kept from another thread
-(`abort_stalled`), which closes the connection, or has the server end it. One that is out of time on
-a loop that turns is rolled back before it is cancelled, on SQLite: cancelled within a statement,
-its connection would be closed with a cursor still open somewhere in a traceback, and SQLite keeps
-the lock until that is collected.
-
-Not here: what to do about any other error; ``database/faults.py`` says whether it passes.
+(`abort_stalled`), which closes the connection, or has the server end it.
 """
 
 from __future__ import annotations
@@ -21,7 +16,6 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from functools import partial
 from types import CoroutineType
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakSet
@@ -34,7 +28,7 @@ from sqlalchemy.pool import SingletonThreadPool, StaticPool
 from rowlock.clock import exponential, monotonic, sleep
 from rowlock.database.faults import is_conflict, is_of_the_server
 from rowlock.dialects import dialect_named
-from rowlock.dialects.contract import TRANSACTIONS, Connects
+from rowlock.dialects.contract import TRANSACTIONS, Connect
 from rowlock.errors import ConfigurationError, TransactionTimeout, UnsupportedDialectError
 from rowlock.logs import get_logger
 from rowlock.rows.leased_table import LeasedTable
@@ -62,15 +56,9 @@ _LISTENED: WeakSet[Any] = WeakSet()
 
 
 def bind_of(session: AsyncSession, leased: LeasedTable) -> Engine | Connection:
-    """Return the bind that the session's own routing gives for an UPDATE of the table, without
-    connecting.
-
-    A session that sends reads to a replica must not send ours there: a lease is read where it is
-    written. From now on the bind's pool replaces its connections where one of them answers that its
-    server is of no use.
-
-    Raises:
-        TypeError: it is no async session.
+    """Return the bind that the session's own routing gives for an UPDATE of the table: a lease is
+    read where it is written, also by a session that sends reads to a replica. From now on its pool
+    replaces the connections to a server of no use.
     """
     if not hasattr(session, "sync_session"):
         raise TypeError(f"pass an AsyncSession, not a {type(session).__name__}")
@@ -92,9 +80,7 @@ def check_session_factory(session_factory: Any, leased: LeasedTable) -> None:
     """Check, without connecting, that sessions of `session_factory` can keep leases of `leased`.
 
     Raises:
-        ConfigurationError: it is not a factory of async sessions, is bound to nothing or to one
-            connection, gives the same session again, commits every statement, or commits in two
-            phases.
+        ConfigurationError: it makes no sessions that can; says why.
         UnsupportedDialectError: the database is unknown, or all its sessions would share one
             connection.
         ModelError: as `LeasedTable.check_token`.
@@ -173,11 +159,8 @@ class OpenTransaction:
     def __init__(self, purpose: str) -> None:
         self.purpose = purpose
         self.was_aborted = self.was_stalled = self.was_rolled_back = self.is_ready_to_commit = False
-        self._connection: Connection | None = None
         self._pooled: PoolProxiedConnection | None = None
-        self._began_at = 0.0
-        self._thread = 0
-        self._must_terminate = False
+        self._is_over = False
         # It is ended once: by the transaction itself, or by another thread.
         self._ending = threading.Lock()
 
@@ -185,65 +168,56 @@ class OpenTransaction:
         """From now on it may be aborted."""
         assert connection.sync_connection is not None
         # Asked now: once it was released, a connection no longer says which one it had of the pool.
-        self._connection = connection.sync_connection
         self._pooled = connection.sync_connection.connection
-        self._began_at = monotonic()
-        self._thread = threading.get_ident()
+        self._engine = connection.sync_connection.engine
+        self._began_at, self._thread = monotonic(), threading.get_ident()
         _open.add(self)
 
     def ends(self) -> None:
         _open.discard(self)
         with self._ending:
-            self._connection = self._pooled = None
+            self._pooled = None
 
-    async def abort_if_stalled(
-        self, separate_pool: Connects, *, thread: int, older_than_s: float
-    ) -> None:
+    async def abort_if_stalled(self, connect: Connect, *, thread: int, older_than_s: float) -> None:
         """End it, if it is open for so long in the loop of `thread`; called in another one."""
         if self._thread != thread or monotonic() - self._began_at < older_than_s:
             return
         with self._ending:
-            connection, pooled = self._connection, self._pooled
-            is_over = self.was_aborted and not self._must_terminate
-            if connection is None or pooled is None or is_over:
+            # Without a connection of the driver it is committed or rolled back already.
+            if (pooled := self._pooled) is None or (driver := pooled.driver_connection) is None:
                 return
-            driver: Any = pooled.driver_connection
-            if driver is None:
-                # Released already: it is committed or rolled back.
+            if self._is_over:
                 return
             if not self.was_aborted:
                 self._retire(pooled)
             self.was_stalled = True
+        # Where it cannot be ended now, the next look tries again.
         with suppress(Exception):
             async with asyncio.timeout(CLOSE_S_MAX):
-                dialect = TRANSACTIONS.on(connection.dialect.name)
-                # Where it cannot be ended now, the next look tries again.
-                self._must_terminate = dialect.is_ended_by_server
+                dialect = TRANSACTIONS.on(self._engine.dialect.name)
                 ended = await dialect.end_stalled(
-                    connection, driver, separate_pool, older_than_s=older_than_s
+                    self._engine, driver, connect, older_than_s=older_than_s
                 )
-                self._must_terminate = dialect.is_ended_by_server and not ended
-                self.was_rolled_back = ended and not self.is_ready_to_commit
-                await dialect.close_stalled(driver)
-        if self._must_terminate:
-            return
-        log_in_thread(
-            logger.warning,
-            "A transaction was aborted since its event loop had stalled: %(purpose)s",
-            {"purpose": self.purpose},
-        )
+                self._is_over = ended is not None
+                self.was_rolled_back = bool(ended) and not self.is_ready_to_commit
+        if self._is_over:
+            log_in_thread(
+                logger.warning,
+                "A transaction was aborted since its event loop had stalled: %(purpose)s",
+                {"purpose": self.purpose},
+            )
 
     def plan_cancel(self, task: asyncio.Task[Any]) -> CancelPlan:
         """End it, if its `task` waits for a statement; called on its own loop."""
-        connection, pooled = self._connection, self._pooled
-        if connection is None or pooled is None or self.was_aborted:
+        if (pooled := self._pooled) is None or self.was_aborted:
             return CancelPlan()
         driver: Any = pooled.driver_connection
         if not _is_within(task, driver):
             return CancelPlan()
-        rolling_back = TRANSACTIONS.on(connection.dialect.name).roll_back_before_cancel(driver)
+        rolling_back = TRANSACTIONS.on(self._engine.dialect.name).roll_back_before_cancel(driver)
         if rolling_back is not None:
             # Its cancellation closes the connection, but only then.
+            self._is_over = True
             self._retire(pooled)
         return CancelPlan(OUT_OF_TIME, rolling_back)
 
@@ -272,14 +246,13 @@ async def tracked_open(transaction: OpenTransaction, timeout_s: float) -> AsyncI
     """Track `transaction` in the block; `TransactionTimeout`, outcome unknown, if aborted."""
     cause: Exception | None = None
     try:
-        try:
-            yield
-        finally:
-            transaction.ends()
+        yield
     except Exception as error:
         if not transaction.was_aborted:
             raise
         cause = error
+    finally:
+        transaction.ends()
     if transaction.was_aborted:
         # Also without an error: a COMMIT on a connection that was closed may say nothing.
         raise TransactionTimeout(
@@ -290,10 +263,10 @@ async def tracked_open(transaction: OpenTransaction, timeout_s: float) -> AsyncI
         ) from cause
 
 
-async def abort_stalled(separate_pool: Connects, *, thread: int, older_than_s: float) -> None:
+async def abort_stalled(connect: Connect, *, thread: int, older_than_s: float) -> None:
     """End old transactions of the loop in `thread`; called on another loop."""
     for transaction in tuple(_open):
-        await transaction.abort_if_stalled(separate_pool, thread=thread, older_than_s=older_than_s)
+        await transaction.abort_if_stalled(connect, thread=thread, older_than_s=older_than_s)
 
 
 async def in_transaction(
@@ -306,21 +279,19 @@ async def in_transaction(
     writes: bool = True,
     autocommit: bool = False,
 ) -> T:
-    """Open a session, run `work` in one transaction, commit, and return what it returned.
+    """Run `work` in one transaction of a new session, and return what it returned.
 
     If the database rolls it back for another transaction's sake, it is run again, in a new session,
     within the same `timeout`.
 
     Args:
-        session_factory: the host's; the session is opened and closed here.
+        session_factory: the host's.
         leased: the table that it is about, by which a session with several engines is routed.
-        work: gets the session and its connection in a begun transaction; must not commit. May be
-            called several times, each time in another transaction, of which one at most is
-            committed.
+        work: must not commit. May be called several times, each time in another transaction, of
+            which one at most is committed.
         purpose: a verb phrase for errors and logs, such as ``"claim rows"``.
         timeout: longest time for the whole, connecting and committing included.
-        writes: whether a database with one writer lets it write from the start (``BEGIN
-            IMMEDIATE``).
+        writes: whether a database with one writer lets it write from the start.
         autocommit: whether `work` is one statement, and may be a transaction by itself.
 
     Raises:
@@ -360,8 +331,13 @@ async def in_transaction(
         # Of the session that is open now.
         return own.plan_cancel(task)
 
-    finished = partial(finish, purpose=purpose, timeout=timeout, writes=writes)
-    return await finished(with_conflicts_retried(), plan_cancel=plan_cancel)
+    return await finish(
+        with_conflicts_retried(),
+        purpose=purpose,
+        timeout=timeout,
+        plan_cancel=plan_cancel,
+        writes=writes,
+    )
 
 
 async def _connection(session: AsyncSession, bind: Any, *, autocommit: bool) -> AsyncConnection:

@@ -1,7 +1,5 @@
 """What rowlock does differently on each database: one `Dialect` for each, in a folder of its own.
-
-Nothing outside of this folder decides by the name of a database or of a driver; `rowlock.testing`
-and `rowlock.demo` name them where they open databases.
+Nothing outside of this folder decides by the name of a database or of a driver.
 """
 
 from __future__ import annotations

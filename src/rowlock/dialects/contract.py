@@ -1,12 +1,8 @@
 """What a database must do: one abstract class for each part of a `Dialect`, in the order in which a
-row meets them.
+row meets them. `ResourceLocker` is in ``locks/locker.py``; the parts of wings stand with these.
 
-``dialects/<database>/`` implements them, and the conformance tests (``tests/conformance``) run
-against every implementation and say what each method must do. Whose transaction a method joins
-stands in its first parameter; none of them ends it, unless it says so.
-
-The parts of wings and windows (``streams``, ``folds``, ``insight``) stand with these.
-`ResourceLocker`, which hosts call, is in ``locks/locker.py``.
+The conformance tests (``tests/conformance``) say what each method must do. Whose transaction a
+method joins stands in its first parameter; none of them ends it.
 
 The trap: this module is below all that it is given, so the types of leases and rows are imported
 for type checkers alone.
@@ -19,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from sqlalchemy import (
     Column,
@@ -34,7 +30,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Mapper
-from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.selectable import FromClause
 
 from rowlock.dialects.registry import DialectPart
@@ -76,18 +71,33 @@ class ErrorVerdict(NamedTuple):
     is_of_the_server: bool = False
 
 
-class FaultDialect(ABC):
-    """One database's error codes. Each is asked about each error, so it must know its own."""
-
-    @abstractmethod
-    def fault_of(self, raised: BaseException | None) -> ErrorVerdict | None:
-        """Return what the code of a driver's exception says; None if it has none."""
-
-
-FAULTS: DialectPart[FaultDialect] = DialectPart("faults", FaultDialect)
-
-
 # ---------------------------------------------------------------- rows
+
+
+class TimeSql(NamedTuple):
+    """One database's SQL about times, each a template for `str.format` with its operands.
+
+    Attributes:
+        now: the time of the transaction: no later than its statements.
+        instant: the time at this very moment.
+        due_at_once: a time that is over, as a default that can be added to an existing table.
+        time_after: `now` plus a number of seconds, which may be negative.
+        epoch_seconds: `now` in whole seconds.
+        is_same_time: whether two times are the same moment, nulls being equal.
+        readable_time: a written time in the shape that is read; null, or itself, if it is none.
+        is_no_time: whether the driver cannot read what is written; never null.
+        is_beyond_time: whether it is behind all of Python's times, or none; never null.
+    """
+
+    now: str
+    instant: str
+    due_at_once: str
+    time_after: str
+    epoch_seconds: str
+    is_same_time: str
+    readable_time: str
+    is_no_time: str
+    is_beyond_time: str
 
 
 class RowDialect(ABC):
@@ -98,69 +108,30 @@ class RowDialect(ABC):
         alters_defaults: whether the default of a column can be changed.
         concurrently: options by which ``op.create_index`` and ``op.drop_index`` let reads and
             writes go on; None if there are none.
+        empty_object: an empty JSON object as a column's default, as the database gives that back.
     """
 
     keeps_zones: bool
     alters_defaults: bool
     concurrently: dict[str, Any] | None
+    empty_object: str
 
     def reads_utc(self, driver: str) -> bool:
-        """Whether a driver, by SQLAlchemy's name, gives times in UTC: aware ones, and naive ones
-        for the infinite.
+        """Whether a driver, by SQLAlchemy's name, gives aware times in UTC; infinite ones may be
+        naive.
         """
         return False
 
     @abstractmethod
-    def now(self, compiler: SQLCompiler) -> str:
-        """Return the time of the transaction: no later than its statements."""
-
-    def instant(self, compiler: SQLCompiler) -> str:
-        """Return the time at this very moment."""
-        return self.now(compiler)
-
-    @abstractmethod
-    def due_at_once(self, compiler: SQLCompiler) -> str:
-        """Return a time that is over, as a default that can be added to an existing table."""
-
-    @abstractmethod
-    def time_after(self, seconds: str, compiler: SQLCompiler) -> str:
-        """Return `now` plus a number of seconds, which may be negative."""
-
-    @abstractmethod
-    def epoch_seconds(self, compiler: SQLCompiler) -> str:
-        """Return `now` in whole seconds since the epoch."""
-
-    @abstractmethod
-    def is_same_time(self, one: str, other: str, compiler: SQLCompiler) -> str:
-        """Return whether two times are the same moment, nulls being equal."""
-
-    @abstractmethod
-    def readable_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Return a written time in the shape that is read; null, or itself, if it is none."""
-
-    @abstractmethod
-    def is_no_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Whether what is written is no time for Python, infinite ones apart; never null."""
-
-    def is_unreadable_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Return whether the compiler's driver cannot read what is written; never null."""
-        return self.is_no_time(written, compiler)
-
-    def is_beyond_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Whether what is written is behind all of Python's times, or none; never null."""
-        return self.is_no_time(written, compiler)
+    def times(self, driver: str) -> TimeSql: ...
 
     def type_of(self, column: Column[Any]) -> ColumnElement[str | None]:
-        """Return a column's type in the table, reading no row; null if types do not matter."""
+        """Return a column's type in the table, reading no row; null where it does not matter."""
         return literal(None, Text)
 
     def nulls_first(self, column: str) -> str:
         """Return a column of an index whose nulls come first, if they do not by themselves."""
         return column
-
-    @abstractmethod
-    def empty_object(self) -> str:
-        """Return an empty JSON object as a column's default, as the database gives that back."""
 
     def set_fillfactor(self, table: str, percent: int | None) -> str | None:
         """Return the statement that leaves room in a quoted table's pages, if there is one."""
@@ -170,32 +141,69 @@ class RowDialect(ABC):
 ROWS: DialectPart[RowDialect] = DialectPart("rows", RowDialect)
 
 
+# ---------------------------------------------------------------- notifications
+
+
+class ChannelConnection(ABC):
+    """One connection of a driver, outside of any pool and of any transaction, that may listen to a
+    channel. An exception means that the channel is lost.
+    """
+
+    name = ""
+    """Of the channel; empty before `listen`."""
+    answer_s_max = 5.0
+    """How long the server may take to answer, in seconds."""
+
+    @property
+    @abstractmethod
+    def is_lost(self) -> bool: ...
+
+    @abstractmethod
+    async def schema(self) -> str | None:
+        """Return the schema that the connection works in."""
+
+    @abstractmethod
+    async def listen(
+        self, channel: str, *, heard: Callable[[str], None], lost: Callable[[], None]
+    ) -> None:
+        """Set `name`, and listen from now on; calls back in the event loop, not for what it sent
+        itself.
+        """
+
+    @abstractmethod
+    async def notify(self, payloads: Sequence[str]) -> None:
+        """Others have the payloads when this returns."""
+
+    @abstractmethod
+    async def is_listening(self) -> bool:
+        """Ask the server whether this connection listens."""
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    @abstractmethod
+    def terminate(self) -> None: ...
+
+
 # ---------------------------------------------------------------- transactions and connections
 
 
-class Connects(Protocol):
-    """Gives connections to the same databases beside the host's own."""
-
-    def connect(self, engine: Engine) -> AsyncConnection:
-        """Return a connection that is to be entered."""
-        ...
+Connect: TypeAlias = Callable[[Engine], AsyncConnection]
+"""Returns a connection beside the pool of the host, to be entered."""
 
 
 class TransactionDialect(ABC):
-    """One database's connections and transactions.
+    """One database's transactions and connections, and what its errors mean.
 
     Attributes:
         commits_single_statements: whether one statement under AUTOCOMMIT is a transaction by
             itself, with fewer round trips.
         claims_at_once: how many claims of a process may be sent at once; None for as many as the
             pool keeps connections.
-        is_ended_by_server: whether a stalled transaction is ended by its server, which may take
-            several attempts.
     """
 
     commits_single_statements: bool
     claims_at_once: int | None
-    is_ended_by_server: bool
 
     def hastened(self, connection: AsyncConnection) -> AbstractContextManager[None]:
         """Let statements take fewer turns between threads in the block."""
@@ -214,22 +222,28 @@ class TransactionDialect(ABC):
         """Bound lock waits that nothing can cancel, for connections opened from now on."""
 
     def roll_back_before_cancel(self, driver: Any) -> asyncio.Task[bool] | None:
-        """Begin to roll back, on its own loop, where cancelling alone would not free what the
-        transaction holds.
-        """
+        """Begin to roll back where cancelling alone would not free what the transaction holds."""
         return None
 
     @abstractmethod
     async def end_stalled(
-        self, connection: Connection, driver: Any, separate_pool: Connects, *, older_than_s: float
-    ) -> bool:
+        self, engine: Engine, driver: Any, connect: Connect, *, older_than_s: float
+    ) -> bool | None:
         """End a transaction of another thread's loop that has been open for `older_than_s` at
-        least, and return whether it was rolled back. Of `connection` only the engine may be used
-        here.
+        least. Return whether it was rolled back; None if another attempt may end it.
         """
 
-    async def close_stalled(self, driver: Any) -> None:
-        """Close the driver's connection of a transaction that was ended, if another loop may."""
+    @abstractmethod
+    def fault_of(self, raised: BaseException | None) -> ErrorVerdict | None:
+        """Return what the code of a driver's exception says; None if it has none of this
+        database.
+        """
+
+    @abstractmethod
+    def channel_of(self, driver: str) -> Callable[[Any], ChannelConnection]:
+        """Return what makes a channel of a connection of a driver, by SQLAlchemy's name of it;
+        `ConfigurationError` if it cannot listen.
+        """
 
 
 TRANSACTIONS: DialectPart[TransactionDialect] = DialectPart("transactions", TransactionDialect)
@@ -239,34 +253,27 @@ TRANSACTIONS: DialectPart[TransactionDialect] = DialectPart("transactions", Tran
 
 
 class BulkDialect(ABC):
-    """One database's way to write and to find many rows.
-
-    Attributes:
-        rows_max: most rows of one execution by callers that have very many: what the driver makes
-            of them keeps the event loop busy for some 10 ms.
-    """
+    """One database's way to write and to find many rows."""
 
     rows_max: ClassVar[int]
+    """Most rows of one execution: so many keep the event loop busy for some 10 ms."""
 
     @abstractmethod
     def insert(self, table: Table, names: Sequence[str]) -> Any:
-        """Return an INSERT of any number of rows, in which columns without one of `names` get the
-        database's defaults, and to which the caller may add ``ON CONFLICT`` as both of SQLAlchemy's
-        dialects have it. Its result has the number of rows that were written.
+        """Return an INSERT of any number of rows, whose other columns get the database's defaults,
+        and to which the caller may add ``ON CONFLICT``. Its result has the number of rows that were
+        written.
         """
 
     @abstractmethod
     def insert_parameters(self, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
-        """Return the parameters of `insert` for `rows`, one at least, each in the order of
-        `names`.
-        """
+        """Return the parameters of `insert` for `rows`, one at least."""
 
     @abstractmethod
     def insert_unless_there(self, into: Any, columns: Sequence[Any], where: Any = None) -> Any:
-        """Return an INSERT of one row into a table or model, which may be executed for many, and
-        leaves a row as it is that has the same values in `columns`: those of a unique index (which
-        may have the rows of `where` only), or of a constraint that is checked at once. Counts as
-        `insert` does.
+        """Return an INSERT of one row into a table or model, which may be executed for many, unless
+        one has the same values in `columns`: those of a unique index (of the rows of `where`), or
+        of a constraint that is checked at once. Counts as `insert` does.
         """
 
     @abstractmethod
@@ -274,31 +281,26 @@ class BulkDialect(ABC):
         """Whether a column of texts or whole numbers has one of the values of `parameter`."""
 
     @abstractmethod
-    def among_parameter(self, values: Sequence[Any]) -> Any:
-        """Return the value of the parameter of `is_among`."""
+    def among_parameter(self, values: Sequence[Any]) -> Any: ...
 
     @abstractmethod
     def text_bytes(self, text: ColumnElement[Any]) -> ColumnElement[int]:
-        """Return how many bytes a text has; null has none."""
+        """Null has none."""
 
     @abstractmethod
     def gather(self, columns: Sequence[ColumnElement[Any]]) -> list[ColumnElement[Any]] | None:
         """Return what selects each column of all rows of a subquery as one value, for `gathered`;
         None if a type has no such value.
 
-        The rows of all of them stand in one order, that of the subquery as a rule; a caller that
-        needs it has to check it.
+        The order is the same for all columns; that it is the subquery's, the caller has to check.
         """
 
     @abstractmethod
-    def gathered(self, value: Any) -> list[Any]:
-        """Return the values of a column that was selected by `gather`."""
+    def gathered(self, value: Any) -> list[Any]: ...
 
     @abstractmethod
     def cannot_gather(self, error: Exception) -> bool:
-        """Return whether a statement failed since a value of `gather` was too large for the
-        database, or of a kind that it cannot gather.
-        """
+        """Whether a value of `gather` was too large, or of a kind that cannot be gathered."""
 
 
 BULK: DialectPart[BulkDialect] = DialectPart("bulk", BulkDialect)
@@ -308,26 +310,20 @@ BULK: DialectPart[BulkDialect] = DialectPart("bulk", BulkDialect)
 
 
 class LockDialect(ABC):
-    """One database's locks between transactions."""
+    """One database's locks until a transaction ends. False if not in time."""
 
     @abstractmethod
     async def hold_name(
         self, connection: AsyncConnection | AsyncSession, resource: str, timeout_s: float | None
     ) -> bool:
-        """Lock a name until the transaction ends; False if not in time.
-
-        Raises:
-            ConfigurationError: the lock could not last until the commit.
-        """
+        """`ConfigurationError` if the lock could not last until the commit."""
 
     @abstractmethod
     async def hold_name_with_snapshot(
         self, session: AsyncSession, namespace: str, timeout_s: float | None
     ) -> bool:
-        """Lock a name as `hold_name`, and see from then on what its last holder committed.
-
-        Raises:
-            ConfigurationError: the transaction has a snapshot from before the lock.
+        """As `hold_name`, and see from then on what its last holder committed; `ConfigurationError`
+        if the transaction has a snapshot from before the lock.
         """
 
     @abstractmethod
@@ -339,7 +335,7 @@ class LockDialect(ABC):
         *,
         timeout_s: float | None,
     ) -> bool:
-        """Lock all rows or none until the transaction ends; False if not in time."""
+        """Lock all rows or none."""
 
     async def queue_to_write(
         self,
@@ -350,13 +346,11 @@ class LockDialect(ABC):
         timeout_s: float,
     ) -> bool:
         """Wait in a queue of this process before writing, where one writes at a time; return
-        whether it has been joined here. The queue is left when the transaction ends.
+        whether it was joined here. It is left when the transaction ends. `LockWaitTimeout` after
+        `timeout_s`.
 
         `unless` says whether nothing will be written; it is asked where waiting would keep others
         from writing.
-
-        Raises:
-            LockWaitTimeout: it took longer than `timeout_s`.
         """
         return False
 
@@ -384,13 +378,13 @@ def locks_of(connection: AsyncConnection | AsyncSession) -> LockDialect:
 
 
 class LeaseDialect(ABC):
-    """One database's claims and renewals, in the connection's transaction; not `excluding`."""
+    """One database's claims, and how it finds rows by their leases."""
 
     def excluding(
         self, leased: LeasedTable, *, timeout: timedelta
     ) -> AbstractAsyncContextManager[frozenset[Any]]:
-        """Hold off the lockset's holders in this process; gives the keys that they hold.
-        `LockWaitTimeout` if it was kept locked for so long.
+        """Hold off those who lock keys in this process; gives the keys that they hold.
+        `LockWaitTimeout` after `timeout`.
         """
         return nullcontext(frozenset())
 
@@ -410,8 +404,7 @@ class LeaseDialect(ABC):
         """Whether key and token of a row are those of a lease in `lease_parameters`."""
 
     @abstractmethod
-    def lease_parameters(self, leased: LeasedTable, leases: Sequence[Lease]) -> dict[str, Any]:
-        """Return the parameters of `matches_leases` for these leases."""
+    def lease_parameters(self, leased: LeasedTable, leases: Sequence[Lease]) -> dict[str, Any]: ...
 
     @abstractmethod
     def held_parameters(
@@ -426,7 +419,7 @@ class LeaseDialect(ABC):
 
     @abstractmethod
     def takes_arrays(self, slots: Sequence[Slot]) -> bool:
-        """Return whether `unnested` can give values of these types."""
+        """Whether `unnested` can give values of these types."""
 
     def reads_alike(self, slots: Sequence[Slot]) -> bool:
         """Whether values of these types are the same, in Python, whenever they are read."""
@@ -434,10 +427,10 @@ class LeaseDialect(ABC):
 
     @abstractmethod
     def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> FromClause:
-        """Return leases and values as rows: key, token, slots; takes `held_parameters`."""
+        """Return leases and values as rows: key, token, slots. Takes `held_parameters`."""
 
     async def has_places(self, connection: AsyncConnection, leased: LeasedTable) -> bool:
-        """Return whether a statement may find rows that it has locked again by their places."""
+        """Whether a statement may find rows that it has locked again by their places."""
         return False
 
     def guarded_update(
@@ -451,8 +444,7 @@ class LeaseDialect(ABC):
         """Return a statement that locks those rows of `unnested` that are free, still carry their
         tokens and have the values of the slots named by `unless_changed`, writes them, and gives
         their count, and the first slot of each unless these are all ``rowlock_count`` rows. One
-        whose stamp is ahead of the clock is left out. Asked where the table `has_places`; `values`
-        is given the columns of the other `slots` by their names.
+        whose stamp is ahead of the clock is left out. Asked where the table `has_places`.
         """
         raise NotImplementedError
 
@@ -464,7 +456,7 @@ class LeaseDialect(ABC):
 
     @abstractmethod
     def is_unchanged(self, column: Column[Any], value: object) -> ColumnElement[bool]:
-        """Return the condition that `column` has `value`, nulls being equal."""
+        """Nulls are equal."""
 
     async def kept_as(
         self, connection: AsyncConnection, column: Column[Any], values: Iterable[datetime]
@@ -480,74 +472,10 @@ class LeaseDialect(ABC):
     def serving(
         self, connection: Connection, query: Query, *, table: Table, names: Sequence[str]
     ) -> str | None:
-        """Return which of some indexes the planner can read for `query`, in its order, however
-        little that may be worth; `query` is a SELECT of the table alone. What is set for that lasts
-        until the transaction, or its savepoint, is rolled back.
+        """Return which of some indexes the planner can read for `query`, a SELECT of the table
+        alone, in its order. What is set for that lasts until the transaction, or its savepoint, is
+        rolled back.
         """
 
 
 LEASES: DialectPart[LeaseDialect] = DialectPart("leases", LeaseDialect)
-
-
-# ---------------------------------------------------------------- notifications
-
-
-class ChannelConnection(ABC):
-    """One connection of a driver, outside of any pool and of any transaction, that may listen to a
-    channel. An exception means that the channel is lost.
-
-    Attributes:
-        name: of the channel; empty before `listen`.
-        answer_s_max: how long the server may take to answer, in seconds.
-    """
-
-    name = ""
-    answer_s_max = 5.0
-
-    @property
-    @abstractmethod
-    def is_lost(self) -> bool:
-        """Whether the connection has ended."""
-
-    @abstractmethod
-    async def schema(self) -> str | None:
-        """Return the schema that the connection works in."""
-
-    @abstractmethod
-    async def listen(
-        self, channel: str, *, heard: Callable[[str], None], lost: Callable[[], None]
-    ) -> None:
-        """Set `name`, and listen from now on; calls back in the event loop, not for what it sent
-        itself.
-        """
-
-    @abstractmethod
-    async def notify(self, payloads: Sequence[str]) -> None:
-        """Send one notification for each of `payloads`; others have them when this returns."""
-
-    @abstractmethod
-    async def is_listening(self) -> bool:
-        """Ask the server whether this connection listens."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """End politely."""
-
-    @abstractmethod
-    def terminate(self) -> None:
-        """Cut the connection at once."""
-
-
-class ChannelDialect(ABC):
-    """One database's notifications."""
-
-    @abstractmethod
-    def channel_of(self, driver: str) -> Callable[[Any], ChannelConnection]:
-        """Return what makes a channel of a connection of a driver, by SQLAlchemy's name of it.
-
-        Raises:
-            ConfigurationError: it cannot listen, or the database has no notifications.
-        """
-
-
-CHANNELS: DialectPart[ChannelDialect] = DialectPart("channels", ChannelDialect)

@@ -4,9 +4,6 @@ The one idea: a `Dialect` names its parts and imports none of them. Each part ha
 and, beside it, the `DialectPart` that finds its implementations. So the callers know no database,
 and the code of a database that a process does not use is never imported.
 
-Not here: the abstract classes (``dialects/contract.py``; that of the locker in ``locks/locker.py``,
-those of streams and insight in their folders).
-
 Source: SQLAlchemy, `sqlalchemy.dialects.registry`.
 """
 
@@ -58,11 +55,8 @@ class DialectPart(Generic[PartT]):
         self._loaded: dict[str, PartT] = {}
 
     def on(self, dialect_name: str) -> PartT:
-        """Return the implementation for a database.
-
-        Raises:
-            UnsupportedDialectError: rowlock does not know the database, or its dialect lacks the
-                part.
+        """Return the implementation for a database; `UnsupportedDialectError` if it is unknown, or
+        lacks the part.
         """
         # On the way of every statement: one look into a dictionary.
         try:
@@ -102,7 +96,7 @@ def register(dialect: Dialect) -> None:
 
 
 def known_dialects() -> tuple[Dialect, ...]:
-    """Return the dialects that are known so far, in the order in which they became known."""
+    """Return the dialects that are known so far, in that order."""
     return tuple(_known.values())
 
 
@@ -111,11 +105,8 @@ def driver_packages() -> frozenset[str]:
 
 
 def dialect_named(name: str) -> Dialect:
-    """Return the dialect for SQLAlchemy's name of the database; looks for packages that offer one,
-    if it is not known yet.
-
-    Raises:
-        UnsupportedDialectError: rowlock does not know the database.
+    """Return the dialect for SQLAlchemy's name of the database, which a package may offer;
+    `UnsupportedDialectError` if there is none.
     """
     if name not in _known:
         for offered in entry_points(group=ENTRY_POINTS, name=name):

@@ -52,7 +52,7 @@ class empty_object(FunctionElement[Any]):  # noqa: N801 - a function of SQL
 
 @compiles(empty_object)
 def _empty_object(element: empty_object, compiler: SQLCompiler, **kw: Any) -> str:
-    return rows_of(compiler).empty_object()
+    return rows_of(compiler).empty_object
 
 
 @for_type_checkers

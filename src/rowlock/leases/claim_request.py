@@ -33,7 +33,7 @@ from sqlalchemy.types import NullType, TypeDecorator, TypeEngine
 
 from rowlock.errors import ModelError
 from rowlock.logs import get_logger
-from rowlock.rows.database_time import is_unreadable_time
+from rowlock.rows.database_time import is_no_time
 from rowlock.rows.expressions import is_small, may_be_large, times_read
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.lock_tokens import (
@@ -238,7 +238,7 @@ def values_read(
     for column in leased.attributes.values():
         type_ = resolved_type(column.type)
         if isinstance(type_, Date | DateTime):
-            guards[column] = not_(is_unreadable_time(column))
+            guards[column] = not_(is_no_time(column))
         elif may_be_large(type_) and column not in leased.kept_columns:
             guards[column] = is_small(size_of(column))
     replaced: dict[Column[Any], ColumnElement[Any]]

@@ -174,10 +174,9 @@ class HeartbeatThread:
         while True:
             await sleep(self._look_every_s)
             if self.monitor.stalled_s >= self._limit_s:
+                thread, limit_s = self.monitor.thread, self._limit_s
                 try:
-                    await abort_stalled(
-                        self.sessions, thread=self.monitor.thread, older_than_s=self._limit_s
-                    )
+                    await abort_stalled(self.sessions.connect, thread=thread, older_than_s=limit_s)
                 except Exception as error:
                     text = "Transactions of the stalled event loop could not be aborted"
                     logger.warning(text, exc_info=error)

@@ -102,14 +102,19 @@ def _as_utc(value: datetime | None) -> datetime | None:
 
 
 class _DialectFunction(FunctionElement[Any]):
-    """SQL that differs by database: the method of `RowDialect` with this `name` renders it."""
+    """SQL that differs by database: the template of `TimeSql` with this `name`."""
 
 
 @compiles(_DialectFunction)
 def _rendered(element: _DialectFunction, compiler: SQLCompiler, **kw: Any) -> str:
     operands = (compiler.process(clause, **kw) for clause in element.clauses)
-    sql: str = getattr(rows_of(compiler), element.name)(*operands, compiler)
-    return sql
+    times = rows_of(compiler).times(getattr(compiler.dialect, "driver", ""))
+    template: str = getattr(times, element.name)
+    # Some drivers read a percent sign as a placeholder; the compiler knows whether it has to be
+    # written twice.
+    if compiler.preparer._double_percents:
+        template = template.replace("%", "%%")
+    return template.format(*operands)
 
 
 class _DialectTime(_DialectFunction, FunctionElement[datetime]):
@@ -175,22 +180,14 @@ class readable_time(_DialectTime):  # noqa: N801
 
 
 class is_no_time(_DialectCondition):  # noqa: N801
-    """Whether something is written in a column of times that Python cannot read.
+    """Whether something is written in a column of times that the driver cannot read.
 
-    On PostgreSQL a time before the year 1 or after the year 9999, and not the infinite ones, which
-    drivers read as the first and the last that Python has. On SQLite whatever is no time there.
+    On PostgreSQL a time before the year 1 or after the year 9999, and for psycopg the infinite
+    ones, which asyncpg reads as the first and the last that Python has. On SQLite whatever is no
+    time there.
     """
 
     name = "is_no_time"
-    inherit_cache = True
-
-
-class is_unreadable_time(_DialectCondition):  # noqa: N801
-    """Whether the driver cannot read what is written in a column of times: whatever is no time, and
-    for psycopg the infinite ones, which it refuses.
-    """
-
-    name = "is_unreadable_time"
     inherit_cache = True
 
 

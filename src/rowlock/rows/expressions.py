@@ -42,7 +42,7 @@ from sqlalchemy.sql.visitors import cloned_traverse, iterate
 from sqlalchemy.types import TypeEngine
 
 from rowlock.rows.assignments import cache_key_of
-from rowlock.rows.database_time import is_beyond_time, is_unreadable_time
+from rowlock.rows.database_time import is_beyond_time, is_no_time
 from rowlock.rows.leased_table import LeasedTable
 
 # ---------------------------------------------------------------- parameter names
@@ -168,7 +168,7 @@ def unreadable_column(leased: LeasedTable) -> ColumnElement[str | None]:
     """Return the attribute name of a column that cannot be read, as SQL; null if all can."""
     found = []
     for name, column in times_read(leased).items():
-        unreadable: ColumnElement[bool] = is_unreadable_time(column)
+        unreadable: ColumnElement[bool] = is_no_time(column)
         if not leased.has_schedule:
             # A stamp behind all times would make the row due for ever, and stay.
             unreadable = or_(unreadable, is_beyond_time(column))
@@ -177,7 +177,7 @@ def unreadable_column(leased: LeasedTable) -> ColumnElement[str | None]:
 
 
 def if_readable(time: ColumnElement[Any]) -> ColumnElement[Any]:
-    return case((not_(is_unreadable_time(time)), time))
+    return case((not_(is_no_time(time)), time))
 
 
 def may_be_large(type_: TypeEngine[Any]) -> bool:

@@ -15,8 +15,6 @@ POSTGRESQL = Dialect(
         "locker": "rowlock.locks.locker:InDatabaseLocker",
         "locks": f"{_HERE}.locks:PostgresqlLocks",
         "transactions": f"{_HERE}.transactions:PostgresqlTransactions",
-        "faults": f"{_HERE}.transactions:PostgresqlFaults",
-        "channels": f"{_HERE}.channels:PostgresqlChannels",
         "leases": f"{_HERE}.leases:PostgresqlLeases",
         "rows": f"{_HERE}.rows:PostgresqlRows",
         "bulk": f"{_HERE}.rows:PostgresqlBulk",

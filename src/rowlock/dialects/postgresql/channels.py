@@ -17,14 +17,27 @@ Notification".
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rowlock.dialects.contract import ChannelConnection, ChannelDialect
-from rowlock.errors import ConfigurationError
+from rowlock.dialects.contract import ChannelConnection
 
 
-class PsycopgChannel(ChannelConnection):
+class _PostgresqlChannel(ChannelConnection):
+    @abstractmethod
+    async def _ask(self, statement: str, *parameters: Any) -> Any:
+        """Return the first value of the answer, within `answer_s_max`."""
+
+    async def schema(self) -> str | None:
+        schema: str | None = await self._ask("SELECT current_schema()")
+        return schema
+
+    async def is_listening(self) -> bool:
+        return self.name in await self._ask("SELECT ARRAY(SELECT pg_listening_channels())")
+
+
+class PsycopgChannel(_PostgresqlChannel):
     """Reads notifications whenever the socket has something."""
 
     def __init__(self, driver: Any) -> None:
@@ -40,14 +53,9 @@ class PsycopgChannel(ChannelConnection):
     def is_lost(self) -> bool:
         return bool(self._driver.closed)
 
-    async def schema(self) -> str | None:
-        schema: str | None = await self._ask("SELECT current_schema()", ())
-        return schema
-
     async def listen(
         self, channel: str, *, heard: Callable[[str], None], lost: Callable[[], None]
     ) -> None:
-        # An extra, which this connection is of.
         from psycopg.sql import SQL, Identifier  # noqa: PLC0415
 
         self.name, self._heard, self._lost = channel, heard, lost
@@ -58,12 +66,7 @@ class PsycopgChannel(ChannelConnection):
 
     async def notify(self, payloads: Sequence[str]) -> None:
         statement = "SELECT count(pg_notify(%s, payload)) FROM unnest(%s::text[]) AS payload"
-        await self._ask(statement, (self.name, list(payloads)))
-
-    async def is_listening(self) -> bool:
-        statement = "SELECT %s IN (SELECT pg_listening_channels())"
-        listens: bool = await self._ask(statement, (self.name,))
-        return listens
+        await self._ask(statement, self.name, list(payloads))
 
     async def close(self) -> None:
         self._loop.remove_reader(self._socket)
@@ -73,7 +76,7 @@ class PsycopgChannel(ChannelConnection):
     def terminate(self) -> None:
         self._end()
 
-    async def _ask(self, statement: str, parameters: tuple[Any, ...]) -> Any:
+    async def _ask(self, statement: str, *parameters: Any) -> Any:
         async with self._asking:
             asking = asyncio.create_task(self._value(statement, parameters), name="rowlock: ask")
             try:
@@ -118,17 +121,7 @@ class PsycopgChannel(ChannelConnection):
             lost()
 
 
-class PostgresqlChannels(ChannelDialect):
-    def channel_of(self, driver: str) -> Callable[[Any], ChannelConnection]:
-        if driver not in _BY_DRIVER:
-            raise ConfigurationError(
-                f"notify needs the driver {' or '.join(_BY_DRIVER)}, not {driver}; use"
-                f" postgresql+{next(iter(_BY_DRIVER))}://..."
-            )
-        return _BY_DRIVER[driver]
-
-
-class AsyncpgChannel(ChannelConnection):
+class AsyncpgChannel(_PostgresqlChannel):
     """Over asyncpg's `Connection`, which calls listeners by itself."""
 
     def __init__(self, driver: Any) -> None:
@@ -138,11 +131,6 @@ class AsyncpgChannel(ChannelConnection):
     def is_lost(self) -> bool:
         closed: bool = self._driver.is_closed()
         return closed
-
-    async def schema(self) -> str | None:
-        statement, limit_s = "SELECT current_schema()", self.answer_s_max
-        schema: str | None = await self._driver.fetchval(statement, timeout=limit_s)
-        return schema
 
     async def listen(
         self, channel: str, *, heard: Callable[[str], None], lost: Callable[[], None]
@@ -161,19 +149,17 @@ class AsyncpgChannel(ChannelConnection):
         statement = "SELECT pg_notify($1, payload) FROM unnest($2::text[]) AS payload"
         await self._driver.execute(statement, self.name, payloads, timeout=self.answer_s_max)
 
-    async def is_listening(self) -> bool:
-        statement, limit_s = "SELECT $1 IN (SELECT pg_listening_channels())", self.answer_s_max
-        listens: bool = await self._driver.fetchval(statement, self.name, timeout=limit_s)
-        return listens
-
     async def close(self) -> None:
         await self._driver.close()
 
     def terminate(self) -> None:
         self._driver.terminate()
 
+    async def _ask(self, statement: str, *parameters: Any) -> Any:
+        return await self._driver.fetchval(statement, *parameters, timeout=self.answer_s_max)
 
-_BY_DRIVER: dict[str, Callable[[Any], ChannelConnection]] = {
+
+CHANNELS: dict[str, Callable[[Any], ChannelConnection]] = {
     "asyncpg": AsyncpgChannel,
     "psycopg": PsycopgChannel,
 }

@@ -35,6 +35,7 @@ from sqlalchemy import (
     column,
     func,
     literal,
+    literal_column,
     null,
     or_,
     select,
@@ -47,7 +48,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.selectable import TableValuedAlias
-from sqlalchemy.types import NullType, UserDefinedType
+from sqlalchemy.types import NullType
 
 from rowlock.dialects.contract import LeaseDialect
 from rowlock.dialects.postgresql.rows import (
@@ -192,12 +193,9 @@ def _ctid(leased: LeasedTable) -> ColumnElement[Any]:
 
 
 def _is_in(leased: LeasedTable, locked: CTE) -> ColumnElement[bool]:
-    """Return the condition that a row is one of `locked`.
-
-    By its place: for a join by key the planner reads, and hashes, the whole table up to some 50,000
-    rows. A row that another transaction wrote between the snapshot of the statement and its lock
-    has a place that this snapshot does not see: it is left to the next statement.
-    """
+    # By its place: for a join by key the planner reads, and hashes, the whole table up to some
+    # 50,000 rows. A row that another transaction wrote between the snapshot of the statement and
+    # its lock has a place that this snapshot does not see: it is left to the next statement.
     if not leased.has_places:
         return true()
     places = select(locked.c.rowlock_place).scalar_subquery()
@@ -261,6 +259,10 @@ def _new_token(column: Column[Any], due: CTE) -> ColumnElement[Any]:
     random = func.replace(cast(func.gen_random_uuid(), Text), "-", "")
     between = func.substr(random, CLAIM_DIGITS + 1, MARK_AT - 1 - CLAIM_DIGITS)
     digits = func.overlay(bindparam("rowlock_digits", type_=Text), between, CLAIM_DIGITS + 1)
+
+    def with_counts(variant: str, counts: Any) -> ColumnElement[Any]:
+        return func.overlay(func.overlay(digits, variant, VARIANT_DIGIT_AT), counts, COUNTS_AT)
+
     old = func.replace(cast(due.c.dead_token, Text), "-", "")
     variant = func.substr(old, VARIANT_DIGIT_AT, 1)
     # Not `in_`, whose list would be put into the text of each claim anew.
@@ -269,18 +271,14 @@ def _new_token(column: Column[Any], due: CTE) -> ColumnElement[Any]:
     counts = case((was_counted, func.substr(old, COUNTS_AT, MARK_AT - COUNTS_AT)), else_="0000")
     is_in_crowd = due.c.count + bindparam("rowlock_count", type_=Integer) > FEW_MAX
     text = case(
-        (due.c.died_here, _with_counts(digits, COUNTED, counts)),
-        (is_in_crowd, _with_counts(digits, IN_CROWD, "0000")),
+        (due.c.died_here, with_counts(COUNTED, counts)),
+        (is_in_crowd, with_counts(IN_CROWD, "0000")),
         else_=digits,
     )
     version = case((due.c.is_reserved, "8"), else_="4")
     token = func.overlay(text, version, VERSION_DIGIT_AT)
     # A Uuid that is declared not to be native is kept as its 32 digits.
     return cast(token, Uuid) if getattr(resolved_type(column.type), "native_uuid", True) else token
-
-
-def _with_counts(digits: ColumnElement[Any], variant: str, counts: Any) -> ColumnElement[Any]:
-    return func.overlay(func.overlay(digits, variant, VARIANT_DIGIT_AT), counts, COUNTS_AT)
 
 
 _HAS_PLACES = text(
@@ -292,16 +290,6 @@ _TYPE_IN_DATABASE = text(
     "SELECT format_type(atttypid, atttypmod) FROM pg_catalog.pg_attribute "
     "WHERE attrelid = to_regclass(:table) AND attname = :column"
 )
-
-
-class _Named(UserDefinedType[Any]):
-    cache_ok = True
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def get_col_spec(self, **kw: Any) -> str:
-        return self.name
 
 
 _INDEXES = text(
@@ -346,7 +334,7 @@ class PostgresqlLeases(LeaseDialect):
         ]
         if len(claimed) < len(rows):
             left = [key.written for key in keys if isinstance(key, WrittenKey)]
-            await self._release_claimed(connection, request, left)
+            await self.release_claim(connection, request, left)
             if not claimed and len(spoilt) > known:
                 # Such rows alone must not make those behind them wait for the next fetch.
                 return await self.claim(connection, request, held)
@@ -368,15 +356,12 @@ class PostgresqlLeases(LeaseDialect):
         await connection.execute(recount, recounted)
         return counted
 
-    async def release_claim(self, connection: AsyncConnection, request: ClaimRequest) -> None:
+    async def release_claim(
+        self, connection: AsyncConnection, request: ClaimRequest, spoilt: Sequence[Any] = ()
+    ) -> None:
         """A token after a death stays, ended and with what was counted before: the next claim
         counts that death.
         """
-        await self._release_claimed(connection, request, ())
-
-    async def _release_claimed(
-        self, connection: AsyncConnection, request: ClaimRequest, spoilt: Sequence[Any]
-    ) -> None:
         leased = request.leased
         token, owner = leased.column("lock_token"), leased.column("lock_owner")
         ours = and_(owner == request.owner, is_of_claim(token, request.digits))
@@ -397,7 +382,6 @@ class PostgresqlLeases(LeaseDialect):
         )
 
     def matches_leases(self, leased: LeasedTable) -> ColumnElement[bool]:
-        """Two arrays side by side: one plan for any number of leases."""
         pairs = self.unnested(leased, ())
         return tuple_(leased.key, leased.column("lock_token")).in_(
             select(pairs.c.key, pairs.c.token)
@@ -423,7 +407,6 @@ class PostgresqlLeases(LeaseDialect):
         return self.lease_parameters(leased, leases) | given
 
     def takes_arrays(self, slots: Sequence[Slot]) -> bool:
-        """Whether they are all of types whose arrays every driver knows."""
         return all(fits_array(type_) for _, type_ in slots)
 
     async def has_places(self, connection: AsyncConnection, leased: LeasedTable) -> bool:
@@ -474,7 +457,6 @@ class PostgresqlLeases(LeaseDialect):
     def skip_locked(
         self, leased: LeasedTable, condition: ColumnElement[bool], *, limit: int | None = None
     ) -> ColumnElement[bool]:
-        """The rows are locked, too."""
         free = (
             select(leased.key.label("key"))
             .where(condition)
@@ -519,7 +501,9 @@ class PostgresqlLeases(LeaseDialect):
             _TYPE_IN_DATABASE,
             {"table": name_in_database(connection, column.table), "column": column.name},
         )
-        return [cast(value, _Named(type_name)) for value in written] if type_name else list(written)
+        if not type_name:
+            return list(written)
+        return [value.op("::")(literal_column(type_name)) for value in written]
 
     def indexes(self, connection: Connection, table: Table) -> tuple[IndexSeen, ...]:
         name = connection.dialect.identifier_preparer.format_table(table)

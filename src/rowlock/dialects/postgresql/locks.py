@@ -1,7 +1,6 @@
 """Locks on PostgreSQL: the server has them, by name or by row, until the transaction ends.
 
-Source: PostgreSQL, "Explicit Locking" (13.3.5), "System Administration Functions" (9.28.10),
-"Transaction Isolation" (13.2).
+Source: PostgreSQL, "Explicit Locking" (13.3.5), "Transaction Isolation" (13.2).
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ class PostgresqlLocks(LockDialect):
     async def hold_name(
         self, connection: AsyncConnection | AsyncSession, resource: str, timeout_s: float | None
     ) -> bool:
-        """Have the server lock a number that stands for the name."""
         if isinstance(connection, AsyncSession):
             connection = await connection.connection()
         return await _hold_in_database(connection, resource, timeout_s)
@@ -35,7 +33,6 @@ class PostgresqlLocks(LockDialect):
     async def hold_name_with_snapshot(
         self, session: AsyncSession, namespace: str, timeout_s: float | None
     ) -> bool:
-        """In a transaction whose statements have snapshots of their own."""
         connection = await session.connection()
         isolation = await connection.scalar(select(func.current_setting("transaction_isolation")))
         if isolation not in _FRESH_SNAPSHOTS:
@@ -64,7 +61,6 @@ class PostgresqlLocks(LockDialect):
 async def _hold_in_database(
     connection: AsyncConnection, resource: str, timeout_s: float | None
 ) -> bool:
-    """Lock until the connection's transaction ends, which it joins; False if not in time."""
     raw = await connection.get_raw_connection()
     if getattr(raw.dbapi_connection, "autocommit", False):
         raise ConfigurationError(

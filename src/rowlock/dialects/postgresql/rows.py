@@ -16,7 +16,6 @@ Source: PostgreSQL, "Date/Time Functions and Operators", "CREATE INDEX" and "ALT
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -26,7 +25,6 @@ from sqlalchemy import (
     ColumnElement,
     Date,
     DateTime,
-    Dialect,
     Enum,
     Float,
     Integer,
@@ -48,11 +46,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import TypeEngine
 
-from rowlock.dialects.contract import BulkDialect, RowDialect
+from rowlock.dialects.contract import BulkDialect, RowDialect, TimeSql
 from rowlock.execution import kept_statement
 from rowlock.rows.assignments import Slot
 from rowlock.rows.leased_table import innermost, is_ours
@@ -72,18 +69,20 @@ def name_in_database(connection: AsyncConnection, table: Any) -> str:
 # ---------------------------------------------------------------- column kinds
 
 
+# Of no engine: it resolves variants, for which its name is enough. It needs no driver.
+_DIALECT = make_url("postgresql+asyncpg://").get_dialect()()
 _PLAIN = (Boolean, Date, DateTime, Float, Integer, Numeric, String, Uuid)
 
 
 def resolved_type(type_: TypeEngine[Any]) -> TypeEngine[Any]:
-    return innermost(type_, _dialect())
+    return innermost(type_, _DIALECT)
 
 
 def fits_array(type_: TypeEngine[Any]) -> bool:
-    """Return whether every driver knows arrays of the type."""
+    """Whether every driver knows arrays of the type."""
     there = resolved_type(type_)
     # A host's own type may say how it is bound, for each value or in SQL; no array does that.
-    return isinstance(there, _PLAIN) and not isinstance(there, Enum) and is_ours(type_, _dialect())
+    return isinstance(there, _PLAIN) and not isinstance(there, Enum) and is_ours(type_, _DIALECT)
 
 
 def unbounded(type_: TypeEngine[Any]) -> TypeEngine[Any]:
@@ -91,7 +90,7 @@ def unbounded(type_: TypeEngine[Any]) -> TypeEngine[Any]:
     # An array is cast to its type, and an explicit cast to VARCHAR(5) cuts what is longer without a
     # word. What is no text here must stay what it is, or the server would have to compare it with a
     # text.
-    there = type_.dialect_impl(_dialect())
+    there = type_.dialect_impl(_DIALECT)
     return String() if isinstance(there, String) and not isinstance(there, Enum) else type_
 
 
@@ -100,13 +99,6 @@ def has_equality(type_: TypeEngine[Any]) -> bool:
     # SQLAlchemy's class for the server's own intervals is none of `Interval`.
     is_interval = isinstance(type_, Interval) or there.__visit_name__ == "INTERVAL"
     return is_interval or isinstance(there, (*_PLAIN, LargeBinary, Time))
-
-
-@cache
-def _dialect() -> Dialect:
-    # Of no engine: it resolves variants, for which its name is enough. It needs no driver, and is
-    # imported only on PostgreSQL.
-    return make_url("postgresql+asyncpg://").get_dialect()()
 
 
 # ---------------------------------------------------------------- arrays
@@ -122,55 +114,38 @@ def unnested(slots: Sequence[Slot], *, name: str, prefix: str) -> TableValuedAli
 # ---------------------------------------------------------------- clock and indexes
 
 
-_FIRST_TIME = "TIMESTAMP WITH TIME ZONE '0001-01-01 00:00:00+00'"
 _NO_MORE_TIME = "TIMESTAMP WITH TIME ZONE '10000-01-01 00:00:00+00'"
+_IS_BEYOND = (
+    f"{{0}} < TIMESTAMP WITH TIME ZONE '0001-01-01 00:00:00+00' OR {{0}} >= {_NO_MORE_TIME}"
+)
+_TIMES = TimeSql(
+    now="now()",
+    instant="clock_timestamp()",
+    due_at_once="now()",
+    time_after="(now() + make_interval(secs => {0}))",
+    epoch_seconds="CAST(floor(extract(epoch FROM now())) AS bigint)",
+    is_same_time="({0} IS NOT DISTINCT FROM {1})",
+    readable_time="{0}",
+    # The infinite ones are the first and the last of Python's for asyncpg.
+    is_no_time=f"coalesce(({_IS_BEYOND}) AND isfinite({{0}}), false)",
+    is_beyond_time=f"coalesce({{0}} >= {_NO_MORE_TIME}, false)",
+)
 
 
 class PostgresqlRows(RowDialect):
     keeps_zones = True
     alters_defaults = True
     concurrently = {"postgresql_concurrently": True}  # noqa: RUF012 - read only
+    empty_object = "'{}'::json"
 
     def reads_utc(self, driver: str) -> bool:
         return driver == "asyncpg"
 
-    def now(self, compiler: SQLCompiler) -> str:
-        return "now()"
-
-    def instant(self, compiler: SQLCompiler) -> str:
-        return "clock_timestamp()"
-
-    def due_at_once(self, compiler: SQLCompiler) -> str:
-        """The time at which a row is inserted, or the column added."""
-        return "now()"
-
-    def time_after(self, seconds: str, compiler: SQLCompiler) -> str:
-        return f"(now() + make_interval(secs => {seconds}))"
-
-    def epoch_seconds(self, compiler: SQLCompiler) -> str:
-        return "CAST(floor(extract(epoch FROM now())) AS bigint)"
-
-    def is_same_time(self, one: str, other: str, compiler: SQLCompiler) -> str:
-        return f"({one} IS NOT DISTINCT FROM {other})"
-
-    def readable_time(self, written: str, compiler: SQLCompiler) -> str:
-        return written
-
-    def is_no_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Asyncpg reads the infinite ones as the first and the last time of Python's."""
-        return (
-            f"coalesce(({written} < {_FIRST_TIME} OR {written} >= {_NO_MORE_TIME}) AND"
-            f" isfinite({written}), false)"
-        )
-
-    def is_unreadable_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Psycopg raises for the infinite ones, too."""
-        if getattr(compiler.dialect, "driver", None) != "psycopg":
-            return self.is_no_time(written, compiler)
-        return f"coalesce({written} < {_FIRST_TIME} OR {written} >= {_NO_MORE_TIME}, false)"
-
-    def is_beyond_time(self, written: str, compiler: SQLCompiler) -> str:
-        return f"coalesce({written} >= {_NO_MORE_TIME}, false)"
+    def times(self, driver: str) -> TimeSql:
+        if driver != "psycopg":
+            return _TIMES
+        # It raises for the infinite ones, too.
+        return _TIMES._replace(is_no_time=f"coalesce({_IS_BEYOND}, false)")
 
     def type_of(self, column: Column[Any]) -> ColumnElement[str | None]:
         nothing = select(column).limit(0).scalar_subquery()
@@ -178,9 +153,6 @@ class PostgresqlRows(RowDialect):
 
     def nulls_first(self, column: str) -> str:
         return f"{column} NULLS FIRST"
-
-    def empty_object(self) -> str:
-        return "'{}'::json"
 
     def set_fillfactor(self, table: str, percent: int | None) -> str:
         setting = "RESET (fillfactor)" if percent is None else f"SET (fillfactor = {percent})"
@@ -215,7 +187,6 @@ class PostgresqlBulk(BulkDialect):
 
     def insert_unless_there(self, into: Any, columns: Sequence[Any], where: Any = None) -> Any:
         new = insert(into).on_conflict_do_nothing(index_elements=[*columns], index_where=where)
-        # psycopg has forgotten the number by the time it is asked for.
         return new.execution_options(preserve_rowcount=True)
 
     def is_among(self, column: Column[Any], parameter: str) -> ColumnElement[bool]:
@@ -226,7 +197,6 @@ class PostgresqlBulk(BulkDialect):
         return list(values)
 
     def text_bytes(self, text: ColumnElement[Any]) -> ColumnElement[int]:
-        """For its octets, what is stored elsewhere is not read."""
         return func.coalesce(func.octet_length(text), 0, type_=Integer())
 
     def gather(self, columns: Sequence[ColumnElement[Any]]) -> list[ColumnElement[Any]] | None:
@@ -235,8 +205,7 @@ class PostgresqlBulk(BulkDialect):
         return [func.array_agg(column, type_=ARRAY(column.type)) for column in columns]
 
     def gathered(self, value: Any) -> list[Any]:
-        """The array of no rows is null."""
-        return value or []
+        return value or []  # the array of no rows is null
 
     def cannot_gather(self, error: Exception) -> bool:
         """Whether an array would have more than 1 GB."""

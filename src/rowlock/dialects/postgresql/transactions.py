@@ -7,38 +7,19 @@ Source: PostgreSQL, Appendix A "Error Codes".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Engine, text
 
-from rowlock.dialects.contract import Connects, ErrorVerdict, FaultDialect, TransactionDialect
-
-
-class PostgresqlTransactions(TransactionDialect):
-    commits_single_statements = True
-    claims_at_once = None
-    is_ended_by_server = True
-
-    def is_begun_before(self, error: Exception) -> bool:
-        """Whether this is what psycopg raises then; asyncpg's transaction is ended."""
-        kind = type(error)
-        return (
-            kind.__module__.startswith("psycopg")
-            and kind.__name__ == "ProgrammingError"
-            and "'autocommit'" in str(error)
-        )
-
-    async def end_stalled(
-        self, connection: Connection, driver: Any, separate_pool: Connects, *, older_than_s: float
-    ) -> bool:
-        """Have the server end it. That may not be reached, or still run a statement; then a later
-        attempt may succeed.
-        """
-        has_pid = hasattr(driver, "get_server_pid")
-        pid = driver.get_server_pid() if has_pid else driver.info.backend_pid
-        async with separate_pool.connect(connection.engine) as other:
-            return bool(await other.scalar(_TERMINATE, {"pid": pid, "seconds": older_than_s / 2}))
-
+from rowlock.dialects.contract import (
+    ChannelConnection,
+    Connect,
+    ErrorVerdict,
+    TransactionDialect,
+)
+from rowlock.dialects.postgresql.channels import CHANNELS
+from rowlock.errors import ConfigurationError
 
 # Behind a pooler the number may be another connection's: then no transaction of ours waits for so
 # long there. The trap: asyncpg flushes between Parse and Bind without a Sync, and a server that
@@ -50,36 +31,14 @@ _TERMINATE = text(
 )
 
 
-_FINAL_SQLSTATES = (
-    "09",  # triggered action: the host's trigger failed
-    "0A",  # feature not supported: the statement asks for it
-    "0F",  # locator: a value
-    "0L",  # invalid grantor: the statement's
-    "0P",  # invalid role specification: the statement's
-    "0Z",  # diagnostics: the host's routine asks for them in the wrong place
-    "10",  # XQuery: a value
-    "20",  # case not found: the host's routine met a value that it has no branch for
-    "21",  # cardinality: a subquery of the statement gave several rows
-    "22",  # data: a value
-    "23",  # integrity constraint: the values
-    "24",  # cursor state: the host's routine
-    "27",  # triggered data change: the host's trigger changed the row that is being changed
-    "2B",  # dependent privileges: the statement
-    "2D",  # transaction termination: the host's routine commits inside of the statement
-    "2F",  # SQL routine: the host's routine
-    "34",  # cursor name: the statement
-    "38",  # external routine: the host's routine
-    "39",  # external routine invocation: the host's routine or trigger
-    "3B",  # savepoint: the statement names one that is not there
-    "3F",  # schema name: the statement names one that is not there
-    "40002",  # transaction integrity constraint violation: of class 40, but about the values
-    "42",  # syntax error or access rule: the statement
-    "44",  # WITH CHECK OPTION: the values
-    "54",  # program limit: the statement or its values are too large
-    "55P02",  # the statement sets what can be set at the server's start alone
-    "P0",  # PL/pgSQL: the host's routine or trigger raised it
-)
-"""Beginnings of the SQLSTATEs that speak of the statement or of its values.
+_OF_THE_STATEMENT = ("0A", "0L", "0P", "21", "2B", "34", "3B", "3F", "42", "54", "55P02")
+"""It asks for what there is not, what is not allowed, or too much."""
+_OF_THE_VALUES = ("0F", "10", "22", "23", "40002", "44")
+"""40002 is of class 40, but about a constraint."""
+_OF_ROUTINES = ("09", "0Z", "20", "24", "27", "2D", "2F", "38", "39", "P0")
+"""A trigger or a routine of the host raised it."""
+_FINAL_SQLSTATES = _OF_THE_STATEMENT + _OF_THE_VALUES + _OF_ROUTINES
+"""Beginnings of the SQLSTATEs that do not pass.
 
 What is left passes. 08, 57, 58, F0, XX: the server or the way to it. 28, 3D: the account or the
 database is being changed. 25: of the transaction, not of the statement: read-only before a
@@ -88,9 +47,7 @@ promotion (25006), ended by a timeout (25P03, 25P04), or aborted by an error tha
 others were in the way. 53: resources. HV: a foreign server.
 """
 _PASSING_SQLSTATES = ("42P05",)
-"""Exceptions of those: a prepared statement of this name is there already, which a pooler left
-on the connection.
-"""
+"""Exceptions of those: a pooler left a prepared statement of this name on the connection."""
 _SCHEMA_SQLSTATES = ("3F", "42")
 _OUTAGE_SQLSTATES = ("08", "25006", "25P03", "25P04", "28", "3D", "40", "53", "55P03", "57", "F0")
 """Beginnings of the SQLSTATEs that speak of the server, the connection or other transactions,
@@ -101,18 +58,34 @@ _SERVER_SQLSTATES = ("08", "25006", "25P03", "25P04", "26", "28", "3D", "53300",
 connection: a standby, a server that shuts down, a disk that was taken away, prepared statements
 that the server no longer has.
 """
-_SQLSTATES_OF_THE_SIZE = frozenset(
-    {
-        "53200",  # out_of_memory
-        "55P03",  # lock_not_available: lock_timeout
-        "57014",  # query_canceled: statement_timeout
-    }
-)
+_SQLSTATES_OF_THE_SIZE = ("53200", "55P03", "57014")
+"""Out of memory, `lock_timeout` and `statement_timeout`."""
 
 
-class PostgresqlFaults(FaultDialect):
+class PostgresqlTransactions(TransactionDialect):
+    commits_single_statements = True
+    claims_at_once = None
+
+    def is_begun_before(self, error: Exception) -> bool:
+        """Whether this is what psycopg raises then; asyncpg's transaction is ended."""
+        kind = type(error)
+        return (
+            kind.__module__.startswith("psycopg")
+            and kind.__name__ == "ProgrammingError"
+            and "'autocommit'" in str(error)
+        )
+
+    async def end_stalled(
+        self, engine: Engine, driver: Any, connect: Connect, *, older_than_s: float
+    ) -> bool | None:
+        """Have the server end it, which may still run a statement."""
+        has_pid = hasattr(driver, "get_server_pid")
+        pid = driver.get_server_pid() if has_pid else driver.info.backend_pid
+        given = {"pid": pid, "seconds": older_than_s / 2}
+        async with connect(engine) as other:
+            return await other.scalar(_TERMINATE, given) or None
+
     def fault_of(self, raised: BaseException | None) -> ErrorVerdict | None:
-        """Return what the SQLSTATE says, whatever the driver calls its attribute."""
         # psycopg raises an error of features that are not supported; the function tells it apart.
         function = getattr(getattr(raised, "diag", None), "source_function", None)
         is_cached = type(raised).__name__ == "InvalidCachedStatementError"
@@ -134,3 +107,11 @@ class PostgresqlFaults(FaultDialect):
             is_of_the_schema=code.startswith(_SCHEMA_SQLSTATES),
             is_of_the_values=code.startswith("22"),
         )
+
+    def channel_of(self, driver: str) -> Callable[[Any], ChannelConnection]:
+        if driver not in CHANNELS:
+            raise ConfigurationError(
+                f"notify needs the driver {' or '.join(CHANNELS)}, not {driver}; use"
+                f" postgresql+{next(iter(CHANNELS))}://..."
+            )
+        return CHANNELS[driver]

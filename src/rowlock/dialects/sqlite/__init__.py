@@ -15,8 +15,6 @@ SQLITE = Dialect(
         "locker": "rowlock.locks.locker:InMemoryLocker",
         "locks": f"{_HERE}.locks:SqliteLocks",
         "transactions": f"{_HERE}.transactions:SqliteTransactions",
-        "faults": f"{_HERE}.transactions:SqliteFaults",
-        "channels": f"{_HERE}.transactions:SqliteChannels",
         "leases": f"{_HERE}.leases:SqliteLeases",
         "rows": f"{_HERE}.rows:SqliteRows",
         "bulk": f"{_HERE}.rows:SqliteBulk",

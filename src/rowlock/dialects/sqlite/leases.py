@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any
 
 from sqlalchemy import (
+    JSON,
     Column,
     ColumnElement,
     Connection,
@@ -57,7 +58,7 @@ from rowlock.dialects.contract import LeaseDialect
 from rowlock.dialects.sqlite.rows import (
     as_json,
     is_read_alike,
-    is_unchanged_document,
+    is_same_document,
     resolved_type,
 )
 from rowlock.errors import LockWaitTimeout
@@ -88,13 +89,11 @@ from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.lock_tokens import FEW_MAX
 
 TOKEN_CHARS = 32
-"""How many characters a token has here."""
 _SORTED = "USE TEMP B-TREE FOR ORDER BY"
 _BODY = re.compile(r"\bON\b[^(]*(\(.*)", re.IGNORECASE | re.DOTALL)
 
 
 def explaining(connection: Connection) -> str:
-    """Return what stands before a query to ask for its plan; joins the caller's transaction."""
     # The driver keeps statements that were prepared, and SQLite makes no plan anew of one that only
     # explains: on a connection that lives long it would be that of an index that is gone.
     version = connection.exec_driver_sql("PRAGMA schema_version").scalar_one()
@@ -104,10 +103,8 @@ def explaining(connection: Connection) -> str:
 async def _read_due(
     connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any], *, own_rows: OwnRows
 ) -> list[tuple[Any, Any]]:
-    """Return what is due, each row with its key.
-
-    A row that its key does not find, or that is in hand already, takes no place of the others: they
-    are read again without it.
+    """A row that its key does not find, or that is in hand already, takes no place of the others:
+    they are read again without it.
     """
     leased, key_range, spoilt = request.leased, Range.of(request.after), request.leased.spoilt_keys
     while True:
@@ -142,10 +139,8 @@ async def _has_triggers(connection: AsyncConnection, request: ClaimRequest) -> b
         table = request.leased.table
         schema = f"{table.schema}." if table.schema else ""
         triggers = f"FROM {schema}sqlite_master WHERE type = 'trigger' AND tbl_name = :name"
-        found = f"SELECT count(*) {triggers}"
-        request.statements[_has_triggers] = bool(
-            await connection.scalar(text(found), {"name": table.name})
-        )
+        found = await connection.scalar(text(f"SELECT count(*) {triggers}"), {"name": table.name})
+        request.statements[_has_triggers] = bool(found)
     return bool(request.statements[_has_triggers])
 
 
@@ -248,9 +243,7 @@ def _ranges(leased: LeasedTable, key_range: Range) -> list[ColumnElement[bool]]:
 
 
 def _leasing(request: ClaimRequest) -> Update:
-    """Return the statement that leases a row by its key as written, since another row's key may be
-    the same value in another shape.
-    """
+    # By its key as written, since another row's key may be the same value in another shape.
     leased = request.leased
     values = leased_values(
         leased,
@@ -262,15 +255,6 @@ def _leasing(request: ClaimRequest) -> Update:
         values[leased.column("attempts")] = bindparam("rowlock_attempts", type_=Integer)
     key = bindparam("rowlock_key", type_=NullType())
     return update(leased.table).where(written_key(leased) == key).values(values)
-
-
-def _json_rows(slots: Sequence[Slot]) -> FromClause:
-    given = func.json_each(bindparam("rowlock_held", type_=Text)).table_valued("value")
-    columns = [
-        type_coerce(given.c.value.op("->>")(literal_column(str(place))), type_).label(name)
-        for place, (name, type_) in enumerate(slots)
-    ]
-    return select(*columns).subquery("held")
 
 
 def _is_sent_as_json(leased: LeasedTable) -> bool:
@@ -359,30 +343,31 @@ class SqliteLeases(LeaseDialect):
         return None if written is None else {"rowlock_held": written}
 
     def takes_arrays(self, slots: Sequence[Slot]) -> bool:
-        """As JSON, where they are all of SQLAlchemy's plain types, or ours: numbers or texts."""
         return all(is_read_alike(one) for _, one in slots)
 
     reads_alike = takes_arrays
 
     def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> FromClause:
-        return _json_rows(
-            [("key", leased.key.type), ("token", leased.column("lock_token").type), *slots]
-        )
+        given = func.json_each(bindparam("rowlock_held", type_=Text)).table_valued("value")
+        leases = [("key", leased.key.type), ("token", leased.column("lock_token").type)]
+        columns = [
+            type_coerce(given.c.value.op("->>")(literal_column(str(place))), type_).label(name)
+            for place, (name, type_) in enumerate([*leases, *slots])
+        ]
+        return select(*columns).subquery("held")
 
     def skip_locked(
         self, leased: LeasedTable, condition: ColumnElement[bool], *, limit: int | None = None
     ) -> ColumnElement[bool]:
         """With the write lock in hand there is nothing to wait for."""
-        return (
-            condition
-            if limit is None
-            else leased.key.in_(select(leased.key).where(condition).limit(limit))
-        )
+        if limit is None:
+            return condition
+        return leased.key.in_(select(leased.key).where(condition).limit(limit))
 
     def is_unchanged(self, column: Column[Any], value: object) -> ColumnElement[bool]:
         """Times and JSON are text here, which others may write in another shape."""
-        if (is_document := is_unchanged_document(column, value)) is not None:
-            return is_document
+        if isinstance(resolved_type(column.type), JSON):
+            return is_same_document(column, value)
         given = literal(value, column.type)
         is_time = isinstance(resolved_type(column.type), DateTime)
         return same_time(column, given) if is_time else column.is_not_distinct_from(given)

@@ -4,16 +4,15 @@ own write lock.
 The one idea: the holder of the lock must see what the last holder committed. So a transaction is
 begun anew once the lock is ours, at once as a writing one (``BEGIN IMMEDIATE``), which keeps other
 processes on the file out as well. And the session itself says when its outermost transaction is
-over, after the database has committed; then the key is released. A block could not know: the commit
-may come inside it, after it, or fail.
+over, after the database has committed; then the key is released.
 
 Waiters for the file itself have no order: some would wait for too long. So submissions wait
 for each other in a queue of the process first. A host whose engine begins transactions itself has
 read from the moment in which it began; a writer after another one has committed is refused at
 once. There the queue is the file's write lock as well.
 
-Source: SQLite, "Isolation In SQLite"; SQLAlchemy, "Session Events": `after_transaction_end`, and
-"Serializable isolation / Savepoints / Transactional DDL".
+Source: SQLite, "Isolation In SQLite"; SQLAlchemy, "Serializable isolation / Savepoints /
+Transactional DDL".
 """
 
 from __future__ import annotations
@@ -39,13 +38,82 @@ from rowlock.locks.locker import LOCKERS
 from rowlock.locks.rows_until_commit import table_of
 from rowlock.tasks import finish
 
+FILE_WAIT_S_MAX = 1.0
+"""Longest single wait for the file's write lock, in seconds: cancellations wait for it."""
+
 _HELD = "rowlock_locks_in_process"
+_WRITING_IN = "rowlock_writing_in"
 
 
-def session_on_sqlite(session: AsyncConnection | AsyncSession) -> AsyncSession:
-    """Return a session that can say when its own transaction has ended; `ConfigurationError` if it
-    is none, or has its connection, and the commit, from elsewhere.
-    """
+class SqliteLocks(LockDialect):
+    async def hold_name(
+        self, connection: AsyncConnection | AsyncSession, resource: str, timeout_s: float | None
+    ) -> bool:
+        session = _session_of_an_engine(connection)
+        key = _key_of_name(session, resource)
+        if (ADVISORY_NAMESPACE, key) not in _held_by(session.sync_session):
+            await _untouched_connection(session)
+        return await _hold_in_process(session, ADVISORY_NAMESPACE, [key], timeout_s=timeout_s)
+
+    async def hold_name_with_snapshot(
+        self, session: AsyncSession, namespace: str, timeout_s: float | None
+    ) -> bool:
+        _session_of_an_engine(session)
+        keys = [_key_of_name(session, namespace)]
+        return _is_writing_alone(session) or await _hold_and_write_alone(
+            session, ADVISORY_NAMESPACE, keys, timeout_s=timeout_s
+        )
+
+    async def hold_rows(
+        self,
+        session: AsyncSession,
+        mapper: Mapper[Any],
+        keys: tuple[Hashable, ...],
+        *,
+        timeout_s: float | None,
+    ) -> bool:
+        _session_of_an_engine(session)
+        if _is_writing_alone(session):
+            # A holder of a key could not write meanwhile, so waiting for it would deadlock.
+            return await _hold_in_process(session, table_of(mapper), keys, timeout_s=0.0)
+        return await _hold_and_write_alone(session, table_of(mapper), keys, timeout_s=timeout_s)
+
+    async def queue_to_write(
+        self,
+        session: AsyncSession,
+        name: str,
+        *,
+        unless: Callable[[], Awaitable[bool]],
+        timeout_s: float,
+    ) -> bool:
+        """Hold the name of the queue in this process, and where the host has begun a transaction,
+        the file, too.
+        """
+        key = _key_of_name(session, name)
+        if (ADVISORY_NAMESPACE, key) in _held_by(session.sync_session):
+            return False
+        # Before the wait, so that the holder never wants for one.
+        connection, is_new = await _joined_connection(session)
+        begun_by_host = await _is_in_transaction(connection)
+        if begun_by_host and (not is_new or await unless()):
+            return False  # it has the file already, or a snapshot that a wait would make older
+        async with _outside_of_transaction(connection):
+            held = await _hold_in_process(session, ADVISORY_NAMESPACE, [key], timeout_s=timeout_s)
+            if held and begun_by_host and not await _write_alone(session, connection, timeout_s):
+                self.leave_queue(session, name)
+                held = False
+            if not held:
+                raise LockWaitTimeout(namespace=name, keys=(), timeout_s=timeout_s)
+        return True
+
+    def leave_queue(self, session: AsyncSession, name: str) -> None:
+        _release_in_process(session, ADVISORY_NAMESPACE, [_key_of_name(session, name)])
+
+
+# ---------------------------------------------------------------- sessions
+
+
+def _session_of_an_engine(session: AsyncConnection | AsyncSession) -> AsyncSession:
     if not isinstance(session, AsyncSession) or not isinstance(bind := session.get_bind(), Engine):
         raise ConfigurationError(
             "on SQLite the lock ends with the transaction of a session; pass an AsyncSession that"
@@ -55,16 +123,11 @@ def session_on_sqlite(session: AsyncConnection | AsyncSession) -> AsyncSession:
     return session
 
 
-async def untouched_connection(session: AsyncSession) -> AsyncConnection:
-    """Return the session's connection, joined and not used so far; before the wait, so that a
-    holder never lacks one.
-
-    Raises:
-        ConfigurationError: it has a snapshot from before the lock, or has written, and would wait
-            for the lock with SQLite's write lock in hand.
-    """
-    connection, is_new = await joined_connection(session)
-    if not is_new and await is_in_transaction(connection):
+async def _untouched_connection(session: AsyncSession) -> AsyncConnection:
+    # Joined before the wait, so that a holder never lacks one.
+    connection, is_new = await _joined_connection(session)
+    if not is_new and await _is_in_transaction(connection):
+        # It has a snapshot from before the lock, or would wait with SQLite's write lock in hand.
         raise ConfigurationError(
             "the session is in a transaction that has read or written already; take the lock before"
             " its first statement, or commit or roll back first"
@@ -72,7 +135,7 @@ async def untouched_connection(session: AsyncSession) -> AsyncConnection:
     return connection
 
 
-async def joined_connection(session: AsyncSession) -> tuple[AsyncConnection, bool]:
+async def _joined_connection(session: AsyncSession) -> tuple[AsyncConnection, bool]:
     """Return the session's connection, and whether it was joined just now, for the transaction
     itself and no savepoint.
 
@@ -92,18 +155,36 @@ async def joined_connection(session: AsyncSession) -> tuple[AsyncConnection, boo
     return connection, for_savepoints == [False]
 
 
-async def is_in_transaction(connection: AsyncConnection) -> bool:
-    """Whether SQLite itself is in a transaction; its driver begins one with the first write."""
-    raw = await connection.get_raw_connection()
-    driver_connection: Any = raw.driver_connection
-    return bool(driver_connection.in_transaction)
+async def _is_in_transaction(connection: AsyncConnection) -> bool:
+    # Asked of SQLite itself: its driver begins a transaction with the first write.
+    driver: Any = (await connection.get_raw_connection()).driver_connection
+    return bool(driver.in_transaction)
 
 
-async def hold_in_process(
+@asynccontextmanager
+async def _outside_of_transaction(connection: AsyncConnection) -> AsyncIterator[None]:
+    """Leave, in the block, a transaction that the host's engine began and nobody used."""
+    begun_by_host = await _is_in_transaction(connection)
+    if begun_by_host:
+        # It may have begun as a writing one: then the holder that is waited for could not commit.
+        await connection.exec_driver_sql("ROLLBACK")
+    try:
+        yield
+    finally:
+        if begun_by_host and not await _is_in_transaction(connection):
+            # Such a host may have switched the driver's own transactions off: each statement would
+            # commit by itself.
+            await connection.exec_driver_sql("BEGIN")
+
+
+# ---------------------------------------------------------------- keys of this process
+
+
+async def _hold_in_process(
     session: AsyncSession, namespace: str, keys: Iterable[Hashable], *, timeout_s: float | None
 ) -> bool:
-    """Lock all `keys` of a lockset or none until the session's transaction ends; False if not in
-    time. What the transaction holds already is its own.
+    """Lock all `keys` of a lockset or none until the session's transaction ends. What the
+    transaction holds already is its own.
     """
     held = _held_by(session.sync_session)
     wanted = tuple(key for key in keys if (namespace, key) not in held)
@@ -124,15 +205,15 @@ async def hold_in_process(
     return granted
 
 
-def release_in_process(session: AsyncSession, namespace: str, keys: Iterable[Hashable]) -> None:
-    """Unlock before the transaction has ended; only for a lock under which nothing was done."""
+def _release_in_process(session: AsyncSession, namespace: str, keys: Iterable[Hashable]) -> None:
+    # Before the transaction has ended; only for a lock under which nothing was done.
     held = _held_by(session.sync_session)
     for key in keys:
         held.pop((namespace, key))()
 
 
-def key_of_name(session: AsyncSession, name: str) -> Hashable:
-    """Return the key of an advisory lock: files are apart, as databases are on a server."""
+def _key_of_name(session: AsyncSession, name: str) -> Hashable:
+    # Files are apart, as databases are on a server.
     return session.get_bind().engine.url.database, name
 
 
@@ -152,147 +233,57 @@ def _release(session: Session, transaction: SessionTransaction) -> None:
             held.popitem()[1]()
 
 
-FILE_WAIT_S_MAX = 1.0
-"""Longest single wait for the file's write lock, in seconds: cancellations wait for it."""
-
-_WRITING_IN = "rowlock_writing_in"
+# ---------------------------------------------------------------- the file
 
 
-class SqliteLocks(LockDialect):
-    async def hold_name(
-        self, connection: AsyncConnection | AsyncSession, resource: str, timeout_s: float | None
-    ) -> bool:
-        session = session_on_sqlite(connection)
-        key = key_of_name(session, resource)
-        if (ADVISORY_NAMESPACE, key) not in _held_by(session.sync_session):
-            await untouched_connection(session)
-        return await hold_in_process(session, ADVISORY_NAMESPACE, [key], timeout_s=timeout_s)
-
-    async def hold_name_with_snapshot(
-        self, session: AsyncSession, namespace: str, timeout_s: float | None
-    ) -> bool:
-        """Hold it in this process, and begin the transaction as the one that writes."""
-        session_on_sqlite(session)
-        if is_writing_alone(session):
-            return True
-        keys = [key_of_name(session, namespace)]
-        return await hold_and_write_alone(session, ADVISORY_NAMESPACE, keys, timeout_s=timeout_s)
-
-    async def hold_rows(
-        self,
-        session: AsyncSession,
-        mapper: Mapper[Any],
-        keys: tuple[Hashable, ...],
-        *,
-        timeout_s: float | None,
-    ) -> bool:
-        """Hold their keys in the lockset of the table, and begin the transaction as the one that
-        writes.
-        """
-        session_on_sqlite(session)
-        if is_writing_alone(session):
-            # A holder of a key could not write meanwhile, so waiting for it would deadlock.
-            return await hold_in_process(session, table_of(mapper), keys, timeout_s=0.0)
-        return await hold_and_write_alone(session, table_of(mapper), keys, timeout_s=timeout_s)
-
-    async def queue_to_write(
-        self,
-        session: AsyncSession,
-        name: str,
-        *,
-        unless: Callable[[], Awaitable[bool]],
-        timeout_s: float,
-    ) -> bool:
-        """Hold the name of the queue in this process, and where the host has begun a transaction,
-        the file, too.
-        """
-        key = key_of_name(session, name)
-        if (ADVISORY_NAMESPACE, key) in _held_by(session.sync_session):
-            return False
-        # Before the wait, so that the holder never wants for one.
-        connection, is_new = await joined_connection(session)
-        begun_by_host = await is_in_transaction(connection)
-        if begun_by_host and (not is_new or await unless()):
-            return False  # it has the file already, or a snapshot that a wait would make older
-        async with outside_of_transaction(connection):
-            held = await hold_in_process(session, ADVISORY_NAMESPACE, [key], timeout_s=timeout_s)
-            if held and begun_by_host and not await write_alone(session, connection, timeout_s):
-                self.leave_queue(session, name)
-                held = False
-            if not held:
-                raise LockWaitTimeout(namespace=name, keys=(), timeout_s=timeout_s)
-        return True
-
-    def leave_queue(self, session: AsyncSession, name: str) -> None:
-        release_in_process(session, ADVISORY_NAMESPACE, [key_of_name(session, name)])
-
-
-async def hold_and_write_alone(
+async def _hold_and_write_alone(
     session: AsyncSession, namespace: str, keys: Sequence[Hashable], *, timeout_s: float | None
 ) -> bool:
     """Hold keys in this process, then begin to write: both in time, or neither."""
-    connection = await untouched_connection(session)
+    connection = await _untouched_connection(session)
     started, held = monotonic(), _held_by(session.sync_session)
     new = [key for key in keys if (namespace, key) not in held]
-    async with outside_of_transaction(connection):
-        if not await hold_in_process(session, namespace, new, timeout_s=timeout_s):
+    async with _outside_of_transaction(connection):
+        if not await _hold_in_process(session, namespace, new, timeout_s=timeout_s):
             return False
         left_s = None if timeout_s is None else max(0.0, timeout_s - (monotonic() - started))
         writing = False
         try:
-            writing = await write_alone(session, connection, left_s)
+            writing = await _write_alone(session, connection, left_s)
         finally:
             if not writing:
-                release_in_process(session, namespace, new)
+                _release_in_process(session, namespace, new)
     return writing
 
 
-def is_writing_alone(session: AsyncSession) -> bool:
-    """Whether SQLite's write lock is the session's since before its first statement."""
+def _is_writing_alone(session: AsyncSession) -> bool:
+    # Since before its first statement.
     transaction = session.sync_session.get_transaction()
     return transaction is not None and session.info.get(_WRITING_IN) is transaction
 
 
-async def write_alone(
+async def _write_alone(
     session: AsyncSession, connection: AsyncConnection, timeout_s: float | None
 ) -> bool:
     """Begin the session's transaction as the only one that writes; False if not in time."""
+
+    async def begin_within(wait_s: float) -> bool:
+        usual_ms = await usual_wait_ms(connection)
+        try:
+            await begin_immediate(connection, wait_ms=round(wait_s * 1000), usual_ms=usual_ms)
+        except OperationalError as error:
+            if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            return False
+        return True
+
     ends_at = None if timeout_s is None else monotonic() + timeout_s
     while True:
         left_s = FILE_WAIT_S_MAX if ends_at is None else max(0.0, ends_at - monotonic())
+        begun = begin_within(min(left_s, FILE_WAIT_S_MAX))
         # A cancelled BEGIN would leave the file's write lock to the garbage collector.
-        if await finish(
-            _begin_writing_within(connection, min(left_s, FILE_WAIT_S_MAX)),
-            purpose="take the write lock of the file",
-        ):
+        if await finish(begun, purpose="take the write lock of the file"):
             session.info[_WRITING_IN] = session.sync_session.get_transaction()
             return True
         if not left_s:
             return False
-
-
-@asynccontextmanager
-async def outside_of_transaction(connection: AsyncConnection) -> AsyncIterator[None]:
-    """Leave, in the block, a transaction that the host's engine began and nobody used."""
-    begun_by_host = await is_in_transaction(connection)
-    if begun_by_host:
-        # It may have begun as a writing one: then the holder that is waited for could not commit.
-        await connection.exec_driver_sql("ROLLBACK")
-    try:
-        yield
-    finally:
-        if begun_by_host and not await is_in_transaction(connection):
-            # Such a host may have switched the driver's own transactions off: each statement would
-            # commit by itself.
-            await connection.exec_driver_sql("BEGIN")
-
-
-async def _begin_writing_within(connection: AsyncConnection, wait_s: float) -> bool:
-    usual_ms = await usual_wait_ms(connection)
-    try:
-        await begin_immediate(connection, wait_ms=round(wait_s * 1000), usual_ms=usual_ms)
-    except OperationalError as error:
-        if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY:
-            raise
-        return False
-    return True

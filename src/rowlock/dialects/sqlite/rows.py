@@ -19,14 +19,12 @@ from types import NoneType
 from typing import Any
 
 from sqlalchemy import (
-    JSON,
     BigInteger,
     Boolean,
     Column,
     ColumnElement,
     Date,
     DateTime,
-    Dialect,
     Float,
     Integer,
     LargeBinary,
@@ -38,7 +36,6 @@ from sqlalchemy import (
     Uuid,
     bindparam,
     cast,
-    column,
     func,
     literal,
     make_url,
@@ -48,26 +45,26 @@ from sqlalchemy import (
     type_coerce,
 )
 from sqlalchemy.dialects.sqlite import insert
-from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import TypeEngine
 
-from rowlock.dialects.contract import BulkDialect, RowDialect
+from rowlock.dialects.contract import BulkDialect, RowDialect, TimeSql
 from rowlock.rows.leased_table import innermost, is_ours
 
 # ---------------------------------------------------------------- column kinds
 
 
+# Of no engine: it resolves variants, for which the database's name is enough.
+_DIALECT = make_url("sqlite+aiosqlite://").get_dialect()()
 _PLAIN = (Boolean, Date, DateTime, Float, Integer, Numeric, String, Uuid)
 
 
 def is_read_alike(type_: TypeEngine[Any]) -> bool:
-    """Return whether a value of the type is the same, in Python, whenever it is read."""
-    return isinstance(resolved_type(type_), _PLAIN) and is_ours(type_, _dialect())
+    """Whether a value of the type is the same, in Python, whenever it is read."""
+    return isinstance(resolved_type(type_), _PLAIN) and is_ours(type_, _DIALECT)
 
 
 _SCALARS = frozenset({NoneType, bool, float, int, str})
-_WHOLE_MAX = 2**63
-"""Whole numbers below this are such numbers in SQLite, too."""
+_WHOLE_MAX = 2**63  # whole numbers below this are such numbers in SQLite, too
 
 
 def as_json(types: Sequence[TypeEngine[Any]], columns: Sequence[Sequence[Any]]) -> str | None:
@@ -79,7 +76,10 @@ def as_json(types: Sequence[TypeEngine[Any]], columns: Sequence[Sequence[Any]]) 
         bind = _binding(type_)
         values = given if bind is None else list(map(bind, given))
         kinds = set(map(type, values))
-        if not kinds <= _SCALARS or (int in kinds and any(map(_is_beyond, values))):
+        is_beyond = int in kinds and any(
+            isinstance(value, int) and not -_WHOLE_MAX <= value < _WHOLE_MAX for value in values
+        )
+        if is_beyond or not kinds <= _SCALARS:
             return None
         bound.append(values)
     try:
@@ -90,38 +90,24 @@ def as_json(types: Sequence[TypeEngine[Any]], columns: Sequence[Sequence[Any]]) 
     return None if "\\u0000" in written else written
 
 
-def _is_beyond(value: object) -> bool:
-    return isinstance(value, int) and not -_WHOLE_MAX <= value < _WHOLE_MAX
-
-
 @cache
 def _binding(type_: TypeEngine[Any]) -> Callable[[Any], Any] | None:
-    return type_.dialect_impl(_dialect()).bind_processor(_dialect())
-
-
-def is_unchanged_document(column: Column[Any], value: object) -> ColumnElement[bool] | None:
-    """Return the condition that a JSON column has `value`; None if the column is no such column.
-
-    JSON's null is read as SQL's.
-    """
-    if not isinstance(resolved_type(column.type), JSON):
-        return None
-    if value is None:
-        return or_(column.is_(null()), type_coerce(column, Text) == "null")
-    return _is_same_document(column, value)
+    return type_.dialect_impl(_DIALECT).bind_processor(_DIALECT)
 
 
 def resolved_type(type_: TypeEngine[Any]) -> TypeEngine[Any]:
-    return innermost(type_, _dialect())
+    return innermost(type_, _DIALECT)
 
 
-def _is_same_document(column: Column[Any], value: object) -> ColumnElement[bool]:
-    """Compare as text without its blanks; and by values, since a letter or a number may be written
-    in several ways.
+def is_same_document(column: Column[Any], value: object) -> ColumnElement[bool]:
+    """Whether a JSON column has `value`: as text without its blanks, or by values, since a letter
+    or a number may be written in several ways.
 
     The paths of `json_tree` keep names as they are written: with letters as they are, or escaped as
     Python does it.
     """
+    if value is None:  # JSON's null is read as SQL's
+        return or_(column.is_(null()), type_coerce(column, Text) == "null")
     given = literal(value, column.type)
     alike = [func.json(column) == func.json(given), _values_of(column) == _values_of(given)]
     try:
@@ -140,63 +126,39 @@ def _values_of(document: ColumnElement[Any]) -> ColumnElement[Any]:
     return select(listed).scalar_subquery()
 
 
-@cache
-def _dialect() -> Dialect:
-    # Of no engine: it resolves variants, for which the database's name is enough.
-    return make_url("sqlite+aiosqlite://").get_dialect()()
-
-
 # ---------------------------------------------------------------- clock and indexes
+
+
+_WRITTEN = "'%Y-%m-%d %H:%M:%f000'"
+# SQLite takes a number for a day, and carries the 30th of February; Python does not. Times in the
+# shape that is written here are compared once; claims ask for many.
+_IS_NO_TIME = (
+    "({0} IS NOT NULL AND datetime({0}) IS NOT substr({0}, 1, 19) AND (datetime({0}) IS NULL OR"
+    " date(substr({0}, 1, 16)) IS NOT substr({0}, 1, 10)))"
+)
+_TIMES = TimeSql(
+    now=f"strftime({_WRITTEN}, 'now')",
+    instant=f"strftime({_WRITTEN}, 'now')",
+    # A column that is added to an existing table has a constant for its default.
+    due_at_once="'1970-01-01 00:00:00.000000'",
+    time_after=f"strftime({_WRITTEN}, 'now', printf('%+.3f seconds', {{0}}))",
+    epoch_seconds="CAST(strftime('%s', 'now') AS INTEGER)",
+    # In one shape: other writers may have used another one for the same moment.
+    is_same_time=f"(strftime({_WRITTEN}, {{0}}) IS strftime({_WRITTEN}, {{1}}))",
+    readable_time=f"strftime({_WRITTEN}, {{0}})",
+    is_no_time=_IS_NO_TIME,
+    is_beyond_time=_IS_NO_TIME,
+)
 
 
 class SqliteRows(RowDialect):
     keeps_zones = False
     alters_defaults = False
     concurrently = None
+    empty_object = "'{}'"
 
-    def now(self, compiler: SQLCompiler) -> str:
-        return f"strftime({_format(compiler)}, 'now')"
-
-    def due_at_once(self, compiler: SQLCompiler) -> str:
-        """A column that is added to an existing table has a constant for its default."""
-        return "'1970-01-01 00:00:00.000000'"
-
-    def time_after(self, seconds: str, compiler: SQLCompiler) -> str:
-        plus = _escaped("'%+.3f seconds'", compiler)
-        return f"strftime({_format(compiler)}, 'now', printf({plus}, {seconds}))"
-
-    def epoch_seconds(self, compiler: SQLCompiler) -> str:
-        shape = _escaped("'%s'", compiler)
-        return f"CAST(strftime({shape}, 'now') AS INTEGER)"
-
-    def is_same_time(self, one: str, other: str, compiler: SQLCompiler) -> str:
-        """Compare in one shape: other writers may have used another one for the same moment."""
-        shape = _format(compiler)
-        return f"(strftime({shape}, {one}) IS strftime({shape}, {other}))"
-
-    def readable_time(self, written: str, compiler: SQLCompiler) -> str:
-        return f"strftime({_format(compiler)}, {written})"
-
-    def is_no_time(self, written: str, compiler: SQLCompiler) -> str:
-        """SQLite takes a number for a day, and carries the 30th of February; Python does not."""
-        # Times in the shape that is written here are compared once; claims ask for many.
-        is_odd = f"datetime({written}) IS NOT substr({written}, 1, 19)"
-        is_none = f"datetime({written}) IS NULL"
-        is_carried = f"date(substr({written}, 1, 16)) IS NOT substr({written}, 1, 10)"
-        return f"({written} IS NOT NULL AND {is_odd} AND ({is_none} OR {is_carried}))"
-
-    def empty_object(self) -> str:
-        return "'{}'"
-
-
-def _format(compiler: SQLCompiler) -> str:
-    return _escaped("'%Y-%m-%d %H:%M:%f000'", compiler)
-
-
-def _escaped(literal: str, compiler: SQLCompiler) -> str:
-    # Some drivers read a percent sign as a placeholder; the compiler knows whether it has to be
-    # written twice.
-    return literal.replace("%", "%%") if compiler.preparer._double_percents else literal
+    def times(self, driver: str) -> TimeSql:
+        return _TIMES
 
 
 # ---------------------------------------------------------------- many rows
@@ -218,13 +180,13 @@ class SqliteBulk(BulkDialect):
         return new.execution_options(preserve_rowcount=True)
 
     def is_among(self, column: Column[Any], parameter: str) -> ColumnElement[bool]:
-        return column.in_(select(_values(parameter)))
+        given = func.json_each(bindparam(parameter, type_=Text())).table_valued("value")
+        return column.in_(select(given.c.value))
 
     def among_parameter(self, values: Sequence[Any]) -> Any:
         return json.dumps(list(values))
 
     def text_bytes(self, text: ColumnElement[Any]) -> ColumnElement[int]:
-        """The length of the text would be characters."""
         return func.coalesce(func.length(cast(text, LargeBinary)), 0, type_=Integer())
 
     def gather(self, columns: Sequence[ColumnElement[Any]]) -> list[ColumnElement[Any]] | None:
@@ -246,8 +208,3 @@ class SqliteBulk(BulkDialect):
 
 
 _AS_THEY_ARE = frozenset({Integer, BigInteger, SmallInteger, String, Text})
-
-
-def _values(parameter: str) -> ColumnElement[Any]:
-    given = func.json_each(bindparam(parameter, type_=Text())).table_valued(column("value"))
-    return given.c.value
