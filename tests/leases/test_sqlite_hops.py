@@ -167,15 +167,6 @@ def another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aiosqlite, "connect", connect)
 
 
-def another_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    execute = aiosqlite.Connection._execute
-
-    def run(self: aiosqlite.Connection, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        return execute(self, fn, *args, **options)
-
-    monkeypatch.setattr(aiosqlite.Connection, "_execute", run)
-
-
 def another_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
     made = aiosqlite.connect
 
@@ -187,7 +178,7 @@ def another_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aiosqlite, "connect", connect)
 
 
-@pytest.mark.parametrize("other", [another_kind, another_queue, another_cursor])
+@pytest.mark.parametrize("other", [another_kind, another_cursor])
 async def test_what_is_not_known_keeps_its_own_cursors(
     sqlite_database: TemporaryDatabase,
     monkeypatch: pytest.MonkeyPatch,

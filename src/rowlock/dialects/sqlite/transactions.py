@@ -25,7 +25,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from functools import cache, partial
-from inspect import iscoroutinefunction
 from typing import Any, NoReturn
 
 import aiosqlite
@@ -49,9 +48,7 @@ _HOPS = "rowlock_hops"
 
 
 def _is_known(driver: object) -> bool:
-    if type(driver) is not aiosqlite.Connection or not iscoroutinefunction(
-        getattr(driver, "_execute", None)
-    ):
+    if type(driver) is not aiosqlite.Connection or not hasattr(driver, "_execute"):
         return False
     if getattr(vars(driver).get("rollback"), "func", None) is _roll_back_what_is_open:
         # Of a pool that resets nothing.
