@@ -2,22 +2,14 @@
 of other replicas.
 
 A hint says "look now", nothing more; polling finds the row anyway. It is raised after the commit,
-since a fetcher that looks before sees nothing. `pipeline_hinter` reaches every started manager of
-the process, and through its relays other processes. A hint may also be for a *topic* that is no
-model: a name with a colon, ``stream:usage``, to which a part of a host or a wing attaches. A
-process that only writes rows of a topic has no listener for it, so a hint without one is no news
-there.
+since a fetcher that looks before sees nothing. A hint may also be for a *topic* that is no model: a
+name with a colon, ``stream:usage``, to which a part of a host or a wing attaches.
 
 The notifier carries hints to other replicas and takes theirs, over one channel to the database
-(``database/notify_channel.py``). A hint is noted at once, from any thread, and sent soon by its own
-loop: after the commit that it is about, as a statement of its own, and not again for the same model
-within `RESEND_AFTER_S`. Hints of others wake the pipelines here and are never passed on. Any client
-of the database can send them: they are looked up and nothing else, and a flood of them wakes a
-model once in `WAKE_EVERY_S`. A lost channel is opened again, and since hints were missed meanwhile,
-every pipeline then looks once. Without a channel a replica polls.
-
-`declare_intent` notes which columns of a model services own, as far as the pipelines of this
-process say so: what is written to such a column puts a parked row back into play.
+(``database/notify_channel.py``). Hints of others wake the pipelines here and are never passed on.
+Any client of the database can send them: they are looked up and nothing else, and a flood of them
+wakes a model once in `WAKE_EVERY_S`. A lost channel is opened again, and since hints were missed
+meanwhile, every pipeline then looks once. Without a channel a replica polls.
 """
 
 from __future__ import annotations
@@ -47,7 +39,9 @@ _known: WeakKeyDictionary[type, set[str]] = WeakKeyDictionary()
 
 
 def declare_intent(model: type, columns: Iterable[Column[Any]]) -> None:
-    """Note that a pipeline of `model` was built here, and which columns its services own."""
+    """Note that a pipeline of `model` was built here, and which columns its services own: what is
+    written to one of these puts a parked row back into play.
+    """
     _known.setdefault(model, set()).update(column.key for column in columns)
 
 
@@ -65,7 +59,6 @@ TOPIC_MARK = ":"
 
 Wake = Callable[[], None]
 Relay = Callable[[str], None]
-Observe = Callable[[str], None]
 
 
 class PipelineHinter:
@@ -74,7 +67,7 @@ class PipelineHinter:
     def __init__(self) -> None:
         self._wakes: dict[str, list[Wake]] = {}
         self._relays: list[Relay] = []
-        self._observers: list[Observe] = []
+        self._observers: list[Relay] = []
         self._warned: set[str] = set()
         self._has_told_late = False
 
@@ -82,9 +75,7 @@ class PipelineHinter:
         return f"<PipelineHinter {', '.join(sorted(self._wakes)) or 'nobody listens'}>"
 
     def attach(self, model_name: str, wake: Wake) -> None:
-        """Call `wake` at every hint for `model_name`, the name of a model or of a topic. It must be
-        callable from any thread and return at once.
-        """
+        """Call `wake` at every hint for a model or topic, in any thread; it must return at once."""
         self._wakes.setdefault(model_name, []).append(wake)
 
     def detach(self, model_name: str, wake: Wake) -> None:
@@ -96,8 +87,8 @@ class PipelineHinter:
             self._wakes.pop(model_name, None)
 
     def attach_relay(self, relay: Relay) -> None:
-        """Call `relay` with the model's name at every hint. It must be callable from any thread
-        and return at once.
+        """Call `relay` with the model's name at every hint, in any thread; it must return at
+        once.
         """
         self._relays.append(relay)
 
@@ -106,14 +97,11 @@ class PipelineHinter:
         if relay in self._relays:
             self._relays.remove(relay)
 
-    def attach_observer(self, observe: Observe) -> None:
-        """Call `observe` with the model's name at every hint raised here, in that thread, at once.
-
-        Unlike a relay it reaches no pipeline: a hint that only observers hear is warned of.
-        """
+    def attach_observer(self, observe: Relay) -> None:
+        """As `attach_relay`, but it reaches no pipeline: what only observers hear is warned of."""
         self._observers.append(observe)
 
-    def detach_observer(self, observe: Observe) -> None:
+    def detach_observer(self, observe: Relay) -> None:
         """End what `attach_observer` began."""
         if observe in self._observers:
             self._observers.remove(observe)
@@ -132,16 +120,24 @@ class PipelineHinter:
         may run it.
         """
         name = _name_of(model)
-        wakes = [wake for wake in tuple(self._wakes.get(name, ())) if wake != but]
-        relays = tuple(self._relays)
-        told = (*relays, *self._observers)
-        _call_each([*wakes, *(partial(tell, name) for tell in told)], name)
-        if not (wakes or relays or TOPIC_MARK in name):
-            self._warn(name)
+        wakes = [wake for wake in self._wakes.get(name, ()) if wake != but]
+        relays = self._relays.copy()
+        _call_each([*wakes, *(partial(tell, name) for tell in (*relays, *self._observers))], name)
+        if wakes or relays or TOPIC_MARK in name or name in self._warned:
+            return
+        if len(self._warned) >= WARNED_NAMES_MAX:
+            self._warned.clear()
+        self._warned.add(name)
+        logger.warning(
+            "A hint reached no pipeline: %(model)s. No started manager of this process works on"
+            " it; its rows are found by polling (told once). A process that only hints needs a"
+            " manager with notify=True",
+            {"model": name},
+        )
 
     def wake(self, model_name: str) -> bool:
         """Wake the pipelines of the model in this process only; return whether there are any."""
-        wakes = tuple(self._wakes.get(model_name, ()))
+        wakes = self._wakes.get(model_name, []).copy()
         _call_each(wakes, model_name)
         return bool(wakes)
 
@@ -161,19 +157,6 @@ class PipelineHinter:
                 {"model": ", ".join(names)},
             )
 
-    def _warn(self, name: str) -> None:
-        if name in self._warned:
-            return
-        if len(self._warned) >= WARNED_NAMES_MAX:
-            self._warned.clear()
-        self._warned.add(name)
-        logger.warning(
-            "A hint reached no pipeline: %(model)s. No started manager of this process works on"
-            " it; its rows are found by polling (told once). A process that only hints needs a"
-            " manager with notify=True",
-            {"model": name},
-        )
-
 
 pipeline_hinter = PipelineHinter()
 """Reaches every started manager of this process."""
@@ -192,9 +175,8 @@ def hint_after_commit(
     """Hint for `models` once the session's outermost transaction has committed.
 
     If that transaction, or the savepoint in which this was called, is rolled back, no hint is
-    raised. Each model is hinted once per commit, however often it was asked for. The session may be
-    used again: its next transaction starts without hints. Asked for while the session has no
-    transaction, it is about the next one.
+    raised. Each model is hinted once per commit. Asked for while the session has no transaction, it
+    is about the next one.
     """
     session = session() if isinstance(session, async_scoped_session) else session
     sync_session = session.sync_session if isinstance(session, AsyncSession) else session
@@ -301,7 +283,10 @@ class Notifier:
         if model_name in self._unsent:
             return
         if len(self._unsent) >= UNSENT_MAX or not is_payload(model_name):
-            self._drop(model_name)
+            self._dropped += 1
+            if self._dropped == 1:
+                extra = {"model": model_name[:100]}
+                logger.warning("A hint cannot be sent to other replicas: %(model)r", extra)
             return
         self._unsent[model_name] = None
         with suppress(RuntimeError):  # a closed loop sends nothing more
@@ -312,7 +297,7 @@ class Notifier:
         """Send what waits, within `STOP_S_MAX`, and end the loop and its channel."""
         self._stopping = True
         self._woken.set()
-        await self._supervisor.wait({_LOOP}, timeout_s=STOP_S_MAX)
+        await self._supervisor.wait(_LOOP, timeout_s=STOP_S_MAX)
         await self._supervisor.stop()
 
     def statistics(self) -> NotificationStatistics:
@@ -345,7 +330,12 @@ class Notifier:
                 self._record_failure(error)
             finally:
                 self._channel = None
-            await self._rest_before_reconnecting()
+            delay_s = exponential(
+                self._failures, first_s=RECONNECT_DELAY_S, most_s=RECONNECT_DELAY_S_MAX
+            )
+            ends_at = monotonic() + delay_s
+            while not self._stopping and (left_s := ends_at - monotonic()) > 0:
+                await rest(self._woken, left_s)
 
     async def _serve(self, channel: ChannelConnection) -> None:
         check_at = monotonic() + CHECK_EVERY_S
@@ -382,14 +372,6 @@ class Notifier:
         self._sent_lately.difference_update(models)
         self._woken.set()
 
-    async def _rest_before_reconnecting(self) -> None:
-        delay_s = exponential(
-            self._failures, first_s=RECONNECT_DELAY_S, most_s=RECONNECT_DELAY_S_MAX
-        )
-        ends_at = monotonic() + delay_s
-        while not self._stopping and (left_s := ends_at - monotonic()) > 0:
-            await rest(self._woken, left_s)
-
     def _receive(self, model_name: str) -> None:
         self._received += 1
         if model_name in self._received_again:
@@ -411,12 +393,6 @@ class Notifier:
         if self._received_again.pop(model_name):
             self._wake(model_name)
 
-    def _drop(self, model_name: str) -> None:
-        self._dropped += 1
-        if self._dropped == 1:
-            extra = {"model": model_name[:100]}
-            logger.warning("A hint cannot be sent to other replicas: %(model)r", extra)
-
     def _record_failure(self, error: Exception) -> None:
         self._failures += 1
         self._last_error = describe(error)
@@ -433,10 +409,8 @@ class NotificationStatistics:
 
     Attributes:
         channel: its name; None while there is no channel.
-        listening: whether hints of others are heard at this moment. If not, rows are found by
-            polling.
-        sent: notifications sent; several hints for a model may share one.
-        received: notifications of other replicas.
+        listening: whether hints of others are heard at this moment.
+        sent: notifications; several hints for a model may share one.
         dropped: hints that could not be sent: the name is no payload, or too many models waited.
         reconnects: how often the channel was opened again.
         failures: how often it was lost, or could not be opened, since it last proved itself.

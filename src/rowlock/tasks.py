@@ -10,8 +10,7 @@ the cancelled caller waits for it.
 
 *Supervised*: a loop that ends without being asked to, by a bug or by a cancellation that was not
 meant for it, is logged, shown in `health`, and replaced after a short rest. An event loop that
-shuts down cancels the keepers of all loops, and that is obeyed; a keeper that is cancelled alone is
-replaced.
+shuts down cancels all loops at once, and that is obeyed.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from rowlock import events
-from rowlock.clock import exponential, sleep
+from rowlock.clock import exponential
 from rowlock.errors import HostCodeError, PipelineError, TransactionTimeout, describe
 from rowlock.logs import Fields, get_logger
 
@@ -50,10 +49,9 @@ async def as_host_code(call: Callable[[], Awaitable[T]]) -> T:
 
 
 def as_ordinary(error: BaseException) -> Exception:
-    """Return `error` if it can be raised to a caller in a task, or else one about it.
-
-    ``SystemExit`` and ``KeyboardInterrupt`` would end the event loop, ``StopIteration`` would turn
-    into another error, and a ``CancelledError`` would look as if the caller had been cancelled.
+    """Return `error` if it can be raised to a caller in a task, or else one about it: some would
+    end the event loop, ``StopIteration`` would turn into another error, and a ``CancelledError``
+    would look as if the caller had been cancelled.
     """
     if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
         return error
@@ -232,73 +230,51 @@ class Supervisor:
 
     def __init__(self, pipeline: str) -> None:
         self._pipeline = pipeline
-        self._keepers: dict[str, asyncio.Task[None]] = {}
         self._loops: dict[str, asyncio.Task[None]] = {}
+        self._is_stopped = False
         self.restarts = 0
 
-    def keep(self, name: str, loop: Loop) -> None:
+    def keep(self, name: str, loop: Loop, *, deaths: int = 0) -> None:
         """Run `loop` under `name` until it returns by itself or `stop` is called."""
-        keeper = asyncio.create_task(
-            self._keep(name, loop), name=f"rowlock: {self._pipeline} {name}"
-        )
-        self._keepers[name] = keeper
-        keeper.add_done_callback(partial(self._keeper_over, name, loop))
+        if not self._is_stopped:
+            task = asyncio.create_task(loop(), name=f"rowlock: {self._pipeline} {name}")
+            self._loops[name] = task
+            task.add_done_callback(partial(self._ended, name, loop, deaths=deaths))
 
     def alive(self) -> dict[str, bool]:
-        return {
-            name: name in self._loops and not self._loops[name].done() for name in self._keepers
-        }
+        return {name: not task.done() for name, task in self._loops.items()}
 
     @property
     def is_ending(self) -> bool:
-        """Whether the event loop ends everything: it cancels the keepers that still run."""
-        keepers = [task for task in self._keepers.values() if task.cancelling() or not task.done()]
-        return bool(keepers) and all(task.cancelling() for task in keepers)
+        """Whether the event loop ends everything: it cancels all loops that still run."""
+        loops = [task for task in self._loops.values() if task.cancelling() or not task.done()]
+        return bool(loops) and all(task.cancelling() for task in loops)
 
-    async def wait(self, names: set[str], *, timeout_s: float | None = None) -> bool:
-        """Wait until the loops of `names` have returned; False if `timeout_s` was not enough."""
-        keepers = [task for name, task in self._keepers.items() if name in names]
-        if not keepers:
-            return True
-        _, pending = await asyncio.wait(keepers, timeout=timeout_s)
-        return not pending
+    async def wait(self, name: str, *, timeout_s: float) -> bool:
+        """Wait until a loop has returned; False if `timeout_s` was not enough."""
+        task = self._loops.get(name)
+        return task is None or bool((await asyncio.wait({task}, timeout=timeout_s))[0])
 
     async def stop(self, *, timeout_s: float | None = None) -> None:
-        keepers = [task for task in self._keepers.values() if not task.done()]
-        for task in keepers:
+        self._is_stopped = True
+        loops = [task for task in self._loops.values() if not task.done()]
+        for task in loops:
             task.cancel()
-        if keepers:
-            await asyncio.wait(keepers, timeout=timeout_s)
+        if loops:
+            await asyncio.wait(loops, timeout=timeout_s)
 
-    def _keeper_over(self, name: str, loop: Loop, keeper: asyncio.Task[None]) -> None:
-        """Keep `loop` by another task, if the one that kept it was cancelled alone."""
-        if keeper.cancelled() and not self.is_ending:
-            self._note_death(name, asyncio.CancelledError())
-            self.keep(name, loop)
-
-    async def _keep(self, name: str, loop: Loop) -> None:
-        deaths = 0
-        while (error := await self._run(name, loop)) is not None:
-            deaths += 1
-            self._note_death(name, error)
-            await sleep(exponential(deaths, first_s=RESTART_DELAY_S, most_s=RESTART_DELAY_S_MAX))
-
-    async def _run(self, name: str, loop: Loop) -> BaseException | None:
-        """Run `loop` in a task of its own and return what it died of; None if it returned."""
-        task = self._loops[name] = asyncio.create_task(
-            loop(), name=f"rowlock: {self._pipeline} {name} loop"
-        )
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:
-            task.cancel()
-            await asyncio.wait({task})
-            raise
-        return asyncio.CancelledError() if task.cancelled() else task.exception()
-
-    def _note_death(self, name: str, error: BaseException) -> None:
+    def _ended(self, name: str, loop: Loop, task: asyncio.Task[None], *, deaths: int) -> None:
+        if task.cancelled() and (self._is_stopped or self.is_ending):
+            return
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is None:
+            return
         self.restarts += 1
         tell_replaced(self._pipeline, name, error)
+        deaths += 1
+        delay_s = exponential(deaths, first_s=RESTART_DELAY_S, most_s=RESTART_DELAY_S_MAX)
+        begin = partial(self.keep, name, loop, deaths=deaths)
+        asyncio.get_running_loop().call_later(delay_s, begin)
 
 
 def tell_replaced(pipeline: str, name: str, error: BaseException) -> None:

@@ -165,7 +165,7 @@ async def test_a_cancel_at_any_moment_leaves_nothing_leased(
             await turns(moment)
             began_at = now()
             for task in asyncio.all_tasks():
-                if task.get_name().endswith("fetcher loop"):
+                if task.get_name().endswith(" fetcher"):
                     task.cancel("meant for somebody else")
             async with asyncio.timeout(20.0):
                 await until(lambda count=moment + 1: len(heard.of(events.ItemApplied)) == count)

@@ -54,7 +54,7 @@ async def test_a_dead_loop_is_replaced(caplog: pytest.LogCaptureFixture) -> None
         for text, error in zip(why, ["RuntimeError('boom')", None, "MemoryError()"], strict=True)
     ]
     mortal.end.set()
-    assert await supervisor.wait({"loop"}, timeout_s=1)
+    assert await supervisor.wait("loop", timeout_s=1)
 
 
 @virtual_time
@@ -78,7 +78,7 @@ async def test_a_loop_that_returns_is_not_replaced() -> None:
     supervisor.keep("loop", mortal.run)
     await turns()
     mortal.end.set()
-    assert await supervisor.wait({"loop"}, timeout_s=1)
+    assert await supervisor.wait("loop", timeout_s=1)
     assert mortal.lives == 1
 
 
@@ -89,12 +89,12 @@ async def test_stopping_ends_what_still_runs() -> None:
     supervisor = Supervisor("Test")
     supervisor.keep("loop", mortal.run)
     await turns()
-    assert not await supervisor.wait({"loop"}, timeout_s=1)
+    assert not await supervisor.wait("loop", timeout_s=1)
     await supervisor.stop()
     assert supervisor.alive() == {"loop": False}
 
 
-@pytest.mark.parametrize("victim", ["fetcher loop", "heartbeater loop", "lease watch loop"])
+@pytest.mark.parametrize("victim", ["fetcher", "heartbeater", "lease watch"])
 @virtual_time
 async def test_a_pipeline_survives_a_cancellation_that_was_not_meant_for_it(
     virtual_database: TemporaryDatabase, victim: str
@@ -135,13 +135,13 @@ def test_a_loop_that_shuts_down_ends_everything(tmp_path) -> None:  # noqa: ANN0
     run_virtual(main)
 
 
-def keeper(name: str) -> asyncio.Task[Any]:
+def loop_of(name: str) -> asyncio.Task[Any]:
     [task] = [task for task in asyncio.all_tasks() if task.get_name() == f"rowlock: {name}"]
     return task
 
 
 @virtual_time
-async def test_a_loop_outlives_its_keeper() -> None:
+async def test_a_loop_that_is_cancelled_alone_is_replaced() -> None:
     """A host that cancels a task too many would silence a loop for good; and if it waits for
     that task, it would hang.
     """
@@ -150,7 +150,7 @@ async def test_a_loop_outlives_its_keeper() -> None:
         for name, mortal in mortals.items():
             supervisor.keep(name, mortal.run)
         await turns()
-        cancelled = keeper("Test one")
+        cancelled = loop_of("Test one")
         cancelled.cancel()
         await asyncio.wait({cancelled}, timeout=1)
         assert cancelled.cancelled()
@@ -167,7 +167,7 @@ async def test_a_loop_outlives_its_keeper() -> None:
 
 
 @virtual_time
-async def test_a_keeper_that_is_cancelled_alone_is_not_the_end(
+async def test_a_loop_that_is_cancelled_alone_is_not_the_end(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """Rows would be claimed and their leases renewed, and none begun any more, as long as the
@@ -177,7 +177,7 @@ async def test_a_keeper_that_is_cancelled_alone_is_not_the_end(
 
     async def answer(_item: PipelineItem[Any]) -> Apply:
         if len(pipeline.items) == 1:
-            keeper("VolumePipeline lease watch").cancel()
+            loop_of("VolumePipeline lease watch").cancel()
             await turns(1)
             raise asyncio.CancelledError
         return Apply({"status": "active"})

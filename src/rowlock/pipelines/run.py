@@ -196,7 +196,7 @@ class PipelineRun(Generic[ModelT]):
                 # What was interrupted may have been cleaned up after since, by code that does not
                 # end.
                 self._interrupt()
-        await self._supervisor.wait({FETCHER}, timeout_s=self._last_wait_s())
+        await self._supervisor.wait(FETCHER, timeout_s=self._last_wait_s())
         self.pool.is_over = True
         await self._supervisor.stop(timeout_s=self._last_wait_s())
         self.release_strays()
