@@ -1,12 +1,9 @@
 """The only file that asks the time, and how long to wait next.
 
-Two clocks with two jobs. `monotonic` measures how long a holder may trust its lease: it is the
-running event loop's clock, so a virtual-time loop moves it, and it does not jump when the host's
-wall clock is set. `utc_now` stamps events and logs. Leases themselves are judged by the database's
-clock, in SQL: see ``rows/database_time.py``.
-
-Delays are pure functions of how often we waited in vain, spread by jitter so that replicas do not
-march in step.
+`monotonic` measures how long a holder may trust its lease: it is the running event loop's clock, so
+a virtual-time loop moves it, and it does not jump when the host's wall clock is set. `utc_now`
+stamps events and logs. Leases themselves are judged by the database's clock, in SQL: see
+``rows/database_time.py``. Delays are spread by jitter so that replicas do not march in step.
 """
 
 from __future__ import annotations
@@ -49,12 +46,10 @@ def is_real() -> bool:
 
 
 def ahead_of_monotonic() -> tuple[float, ...]:
-    """Return by how much the clocks that go on while the machine sleeps are ahead of the
-    monotonic one, in seconds.
+    """Return by how much the clocks that go on while the machine sleeps, or a virtual machine is
+    paused, are ahead of the monotonic one, in seconds; nothing where a test moves the time.
 
-    Two readings differ if the machine slept in between: by its own account, or by the wall clock
-    alone if it is a virtual machine that was paused. They also differ if the wall clock was set.
-    Nothing differs where a test moves the time.
+    Two readings also differ if the wall clock was set.
     """
     if not is_real():
         return ()
@@ -65,12 +60,9 @@ def ahead_of_monotonic() -> tuple[float, ...]:
 
 
 def stopwatch() -> Callable[[], float]:
-    """Return a clock for busy time: the difference of two of its readings is what passed between
-    them, in seconds.
-
-    Any thread may read it, and all of them read one clock: that of the loop in which this was
-    called where a test moves it, else the process's own. The process's own is read directly, since
-    a loop that keeps the time of its iteration would show short calls as none.
+    """Return a clock for busy time, in seconds, that any thread may read: that of the loop in which
+    this is called where a test moves it, else the process's own, since a loop that keeps the time
+    of its iteration would show short calls as none.
     """
     try:
         loop = asyncio.get_running_loop()
@@ -84,8 +76,7 @@ async def sleep(seconds: float) -> None:
 
 
 async def rest(woken: asyncio.Event, seconds: float | None) -> None:
-    """Wait until `woken` is set from now on, or for `seconds` of the running loop's clock; None is
-    no limit.
+    """Wait until `woken` is set from now on, or for `seconds`; None is no limit.
 
     What set it before does not count, so the caller's reason to rest must have been found in this
     very step of the loop.
@@ -104,7 +95,7 @@ EAGER_CHANCE = 0.1
 
 
 class Randomness(Protocol):
-    """The two draws that backoff needs; `random.Random` and the module `random` both have them."""
+    """`random.Random`, or the module `random`."""
 
     def random(self) -> float: ...
 
@@ -119,11 +110,9 @@ def jittered(delay_s: float, *, rng: Randomness = random) -> float:
 def fetch_delay(
     delays_s: Sequence[float], empty_fetches: int, *, rng: Randomness = random
 ) -> float:
-    """Return how long a fetcher rests after `empty_fetches` fetches in a row found nothing.
-
-    Walks along `delays_s` and stays at the last. Now and then it is the first one after all, so
-    that a replica that has backed off far still notices, sooner than its longest delay, work
-    without a hint.
+    """Return how long a fetcher rests after `empty_fetches` fetches in a row found nothing: walks
+    along `delays_s` and stays at the last. Now and then it is the first one after all, so that a
+    replica that has backed off far notices work without a hint sooner.
     """
     if empty_fetches > 1 and rng.random() < EAGER_CHANCE:
         return jittered(delays_s[0], rng=rng)

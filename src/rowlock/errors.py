@@ -3,9 +3,6 @@
 Each class has a slug, which is its name, and under that slug a paragraph in
 ``docs/reference/errors.md`` that says what happened and what to change. Each carries its data as
 attributes, so that a host maps it to an answer without parsing a message.
-
-Not here: errors of streams (``stream_errors.py``) and of actions (``insight/steering.py``);
-errors of the host's own code, which are caught by the worker and become the row's `Retry`.
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ HOST_ERRORS: Final = (Exception, CancelledError)
 ``BaseException`` ends the process, as in every program.
 """
 
-_REFERENCE_PAGE = "docs/reference/errors.md"
 _MODULES = frozenset({__name__, "rowlock.stream_errors", "rowlock.insight.steering"})
 """Where the classes of the tree are."""
 
@@ -48,7 +44,7 @@ class RowlockError(Exception):
     @property
     def link(self) -> str:
         """Where this error is explained; ``python -m rowlock errors SLUG`` prints it."""
-        return f"{_REFERENCE_PAGE}#{self.slug}"
+        return f"docs/reference/errors.md#{self.slug}"
 
     @property
     def message(self) -> str:
@@ -56,9 +52,8 @@ class RowlockError(Exception):
         return super().__str__()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Python would make it again from its message alone, which most classes do not take: a
-        # pool of processes ends with an error that cannot be read.
-        # Those that are an OSError as well get their `args` in their `__init__` only.
+        # Python would make it again from its message alone, which most classes do not take. Those
+        # that are an OSError as well get their `args` in their `__init__` only.
         return type(self).__new__, (type(self), *self.args), {**vars(self), "args": self.args}
 
     def __str__(self) -> str:
@@ -76,8 +71,7 @@ class ModelError(ConfigurationError):
 
     def __init__(self, message: str, *, model: str, column: str | None = None) -> None:
         super().__init__(message)
-        self.model = model
-        self.column = column
+        self.model, self.column = model, column
 
 
 class SettingsError(ConfigurationError):
@@ -87,15 +81,12 @@ class SettingsError(ConfigurationError):
         self, message: str, *, pipeline: str | None = None, settings: tuple[str, ...] = ()
     ) -> None:
         super().__init__(message)
-        self.pipeline = pipeline
-        self.settings = settings
+        self.pipeline, self.settings = pipeline, settings
 
 
 class LockCycleError(ConfigurationError):
-    """Pipelines lock each other's rows in a circle, so that each may wait for the next for ever.
-
-    Attributes:
-        cycle: the names of the pipelines, in order; the last one locks rows of the first.
+    """Pipelines lock each other's rows in a circle, so that each may wait for the next for ever:
+    those of `cycle`, in order; the last one locks rows of the first.
     """
 
     def __init__(self, message: str, *, cycle: tuple[str, ...]) -> None:
@@ -158,8 +149,7 @@ class GraphDeadlockError(RowlockError):
 
     def __init__(self, message: str, *, text: str, cycle: tuple[str, ...] = ()) -> None:
         super().__init__(message)
-        self.text = text
-        self.cycle = cycle
+        self.text, self.cycle = text, cycle
 
 
 class Refusal(RowlockError):
@@ -171,8 +161,7 @@ class LeaseLost(Refusal):
 
     def __init__(self, *, pipeline: str, row_id: object) -> None:
         super().__init__(f"{pipeline} no longer holds the lease of row {row_id}")
-        self.pipeline = pipeline
-        self.row_id = row_id
+        self.pipeline, self.row_id = pipeline, row_id
 
 
 class RelatedLockUnavailable(Refusal):
@@ -180,19 +169,15 @@ class RelatedLockUnavailable(Refusal):
 
     def __init__(self, *, model: str, wanted: int, available: int) -> None:
         super().__init__(f"{available} of {wanted} related rows of {model} are free")
-        self.model = model
-        self.wanted = wanted
-        self.available = available
+        self.model, self.wanted, self.available = model, wanted, available
 
 
 class LockWaitTimeout(Refusal):
     """A lock was not free within the time that the caller was willing to wait.
 
     Attributes:
-        timeout_s: how long was waited, in seconds.
-        holder: who holds it, where that is known: the owner of a lease.
-        seconds_left: when to come back: the time left of that lease, unless it is renewed; None if
-            that is unknown.
+        holder: the owner of the lease, where that is known.
+        seconds_left: the time left of that lease, unless it is renewed, where that is known.
     """
 
     def __init__(
@@ -219,7 +204,6 @@ class TransactionTimeout(Refusal):
     it is asked.
 
     Attributes:
-        timeout_s: how long was waited at most, in seconds.
         was_aborted: it was ended from another thread, since the event loop had stalled in the
             middle of it.
         was_rolled_back: and nothing of it was committed, for certain.
@@ -242,22 +226,15 @@ class TransactionTimeout(Refusal):
 
 
 class AdmissionRejected(Refusal):
-    """There is as much work in hand as the ceiling allows; nothing was written. Over HTTP: 429 with
-    ``Retry-After``.
-
-    Attributes:
-        active: rows that are pending or running.
-        ceiling: `max_active` of the pipeline.
-        retry_after_s: when to come back, in seconds.
+    """As many rows are active as the ceiling, `max_active`, allows; nothing was written. Over HTTP:
+    429 with ``Retry-After``.
     """
 
     def __init__(self, *, active: int, ceiling: int, retry_after_s: float) -> None:
-        self.retry_after_s = retry_after_s
+        self.active, self.ceiling, self.retry_after_s = active, ceiling, retry_after_s
         super().__init__(
             f"{active} are active and {ceiling} is the ceiling; try again in {self.retry_after} s"
         )
-        self.active = active
-        self.ceiling = ceiling
 
     @property
     def retry_after(self) -> int:
@@ -266,17 +243,13 @@ class AdmissionRejected(Refusal):
 
 
 class Draining(Refusal):
-    """This replica is being shut down and takes nothing new; another one does. Over HTTP: 503 with
-    ``Retry-After``.
-
-    Attributes:
-        retry_after_s: when to come back, in seconds.
+    """This replica is being shut down and takes nothing new; another one does. Come back in
+    `retry_after_s`. Over HTTP: 503 with ``Retry-After``.
     """
 
     def __init__(self, *, pipeline: str, retry_after_s: float) -> None:
-        self.retry_after_s = retry_after_s
+        self.pipeline, self.retry_after_s = pipeline, retry_after_s
         super().__init__(f"{pipeline} is being shut down; try again in {self.retry_after} s")
-        self.pipeline = pipeline
 
     @property
     def retry_after(self) -> int:
@@ -285,11 +258,7 @@ class Draining(Refusal):
 
 
 class NoWorkersAvailable(Refusal):
-    """No worker accepted.
-
-    Attributes:
-        asked: how many were asked.
-    """
+    """None of the `asked` workers accepted."""
 
     def __init__(self, *, asked: int) -> None:
         super().__init__(f"none of {asked} workers accepted" if asked else "there is no worker")
@@ -309,24 +278,18 @@ class WorkerGone(Refusal):
 
     def __init__(self, worker: str, why: str = "") -> None:
         super().__init__(f"worker {worker} is gone{': ' if why else ''}{why}")
-        self.worker = worker
-        self.why = why
+        self.worker, self.why = worker, why
 
 
 class GraphTimeLimit(Refusal, TimeoutError):
-    """The run of a graph did not finish in time, and was ended.
-
-    Attributes:
-        time_limit_s: the limit, in seconds.
-        abandoned: the operators whose calls ignored the end and still run in their threads.
+    """The run of a graph did not finish in time, and was ended. Calls of the `abandoned` operators
+    ignored the end and still run in their threads.
     """
 
     def __init__(self, *, graph: str, time_limit_s: float, abandoned: tuple[str, ...] = ()) -> None:
         left = f"; calls still run of {', '.join(abandoned)}" if abandoned else ""
         super().__init__(f"the graph {graph!r} did not finish within {time_limit_s:g} s{left}")
-        self.graph = graph
-        self.time_limit_s = time_limit_s
-        self.abandoned = abandoned
+        self.graph, self.time_limit_s, self.abandoned = graph, time_limit_s, abandoned
 
 
 class GraphInterrupted(Refusal):

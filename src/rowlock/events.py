@@ -2,10 +2,8 @@
 
 Actors emit; tests, logs and meters listen. The actors know no listeners, and a listener that raises
 harms none of them. Events are emitted after the fact: `ItemApplied` only once its COMMIT has been
-answered.
-
-Not here: anything that waits. A listener is called in the event loop, between two steps of an
-actor, and must return at once.
+answered. A listener is called in the event loop, between two steps of an actor, and must return at
+once.
 """
 
 from __future__ import annotations
@@ -40,11 +38,9 @@ class RowsClaimed(Event):
 class FetchEnded(Event):
     """A fetch was answered, with rows or without; `RowsClaimed` follows where rows came in time.
 
-    `asked` is how many rows it wanted, `hinted` whether a hint began it, `seconds` how long its
-    transaction took. `database_time` is when it was made by the database's clock, in seconds since
-    the epoch; None if no row came. `model` is the class of the rows, by which hints name it.
-    `claimed_at_s` is that of its items: when the claim was sent, on the monotonic clock, in
-    seconds; None if no row came.
+    `asked` is how many rows it wanted, `hinted` whether a hint began it, `model` the class of the
+    rows. `database_time` is when it was made by the database's clock, in seconds since the epoch,
+    and `claimed_at_s` when it was sent, on the monotonic clock; both None if no row came.
     """
 
     count: int
@@ -84,12 +80,9 @@ class RowEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class ClaimEvent(RowEvent):
-    """What became of a claim, with what is known of its start, so that listeners need not remember
-    each start.
-
-    `attempt` is which attempt it was, counted from 1, and `waited_s` how long the row had been due
-    when it began, in seconds, by the database's clock. Both are None if `process` was not called,
-    and `waited_s` also if it is not known.
+    """What became of a claim: of the `attempt`, from 1, that began when the row had been due for
+    `waited_s`, by the database's clock. Both are None if `process` was not called, and `waited_s`
+    also if it is not known.
     """
 
     attempt: int | None = field(default=None, kw_only=True)
@@ -105,10 +98,8 @@ class ItemRecovered(ClaimEvent):
 
 @dataclass(frozen=True, slots=True)
 class ItemStarted(RowEvent):
-    """`process` was called for a row.
-
-    `recovered`: the holder before has died. `waited_s` is how long the row had been due, in
-    seconds, by the database's clock; None if that is not known.
+    """A row was begun that had been due for `waited_s`, by the database's clock; None
+    if that is not known. `recovered`: the holder before has died.
     """
 
     attempt: int
@@ -218,8 +209,8 @@ class LoopReplaced(Event):
 
 @dataclass(frozen=True, slots=True)
 class ValueCounted:
-    """A `value` was added to the distribution `name` of a pipeline. There are several for each row,
-    so it is no `Event`: only listeners hear of it that name this class.
+    """A `value` was added to the distribution `name` of a pipeline. Only listeners hear of it that
+    name this class: there are several for each row.
     """
 
     pipeline: str
@@ -230,7 +221,6 @@ class ValueCounted:
 Listener = Callable[[Any], None]
 
 _subscriptions: dict[object, tuple[Listener, tuple[type, ...]]] = {}
-_listeners_by_kind: dict[type, tuple[Listener, ...]] = {}
 
 
 def subscribe(listener: Listener, *kinds: type[Event | ValueCounted]) -> Callable[[], None]:
@@ -247,25 +237,20 @@ def subscribe(listener: Listener, *kinds: type[Event | ValueCounted]) -> Callabl
         ConfigurationError: `listener` cannot be called, would have to be awaited, or is itself a
             class of events; one of `kinds` is no class of events.
     """
-    if not callable(listener) or _is_kind(listener) or iscoroutinefunction(listener):
+    is_listener = callable(listener) and not (_is_kind(listener) or iscoroutinefunction(listener))
+    if not (is_listener and all(map(_is_kind, kinds))):
         raise ConfigurationError(
-            "subscribe takes a function that is called with each event, and not awaited, not"
-            f" {listener!r:.100}: subscribe(listener, events.ItemFailed)"
-        )
-    if not all(map(_is_kind, kinds)):
-        raise ConfigurationError(
-            f"subscribe takes classes of events behind the listener, not {kinds!r:.100}: subscribe"
-            "(listener, events.ItemFailed)"
+            "subscribe takes a function that is called with each event, and not awaited, and"
+            f" classes of events behind it, not {(listener, *kinds)!r:.100}:"
+            " subscribe(listener, events.ItemFailed)"
         )
     # Told apart by a token of its own: a listener that was subscribed twice ends once at a time.
     token = object()
     _subscriptions[token] = (listener, kinds or (Event,))
-    _forget_kinds()
 
     def unsubscribe() -> None:
         # In one step: another thread may end its own meanwhile.
         _subscriptions.pop(token, None)
-        _forget_kinds()
 
     return unsubscribe
 
@@ -289,19 +274,8 @@ def _is_kind(given: object) -> bool:
     return isinstance(given, type) and issubclass(given, Event | ValueCounted)
 
 
-def _listeners_of(kind: type) -> tuple[Listener, ...]:
-    known = _listeners_by_kind
-    found = known.get(kind)
-    if found is None:
-        found = known[kind] = tuple(
-            listener
-            for listener, kinds in tuple(_subscriptions.values())
-            if issubclass(kind, kinds)
-        )
-    return found
-
-
-def _forget_kinds() -> None:
-    # A new dict: a thread that has begun to fill the old one may have seen the old subscriptions.
-    global _listeners_by_kind  # noqa: PLW0603
-    _listeners_by_kind = {}
+def _listeners_of(kind: type) -> list[Listener]:
+    # Copied: another thread, or a listener, may end a subscription meanwhile.
+    return [
+        listener for listener, kinds in tuple(_subscriptions.values()) if issubclass(kind, kinds)
+    ]

@@ -14,9 +14,6 @@ from sqlalchemy.orm import Session
 
 StatementT = TypeVar("StatementT")
 
-_BUFFERED = {"prebuffer_rows": True}
-"""Behind the call no more rows can be fetched: as of `AsyncSession.execute`."""
-
 
 async def execute(
     session: AsyncSession,
@@ -33,7 +30,8 @@ async def execute(
         statement,
         parameters,
         bind_arguments=bind_arguments,
-        execution_options=_BUFFERED | dict(execution_options or {}),
+        # Behind the call no more rows can be fetched: as of `AsyncSession.execute`.
+        execution_options={"prebuffer_rows": True, **(execution_options or {})},
     )
 
 

@@ -1,8 +1,7 @@
 """The one way in which rowlock logs: contained, counted, with its fields under one prefix.
 
-The one idea: a log call runs code of the host (its record factory, filters, handlers and
-formatters, the ``__str__`` of a row's id), and stands where rowlock holds a lease. Whatever that
-code raises stays in here; an actor never learns of it.
+A log call runs code of the host (its record factory, filters, handlers and formatters), and stands
+where rowlock holds a lease. Whatever that code raises stays in here; an actor never learns of it.
 
 A fault of the database befalls a thousand rows at once, and each of them again at every retry. So
 lines of one kind share a window of time: the first ones are shown, the others are counted, and the
@@ -67,7 +66,7 @@ Counted: TypeAlias = tuple[LogLine, int]
 
 @dataclass(eq=False)
 class Window:
-    """Lines of one kind since `began`."""
+    """Lines of one kind since `began`; `last` is that of the `count` that were not shown."""
 
     began: float
     shown: int = 0
@@ -78,16 +77,6 @@ class Window:
         counted = [(self.last, self.count)] if self.last is not None else []
         self.count, self.last = 0, None
         return counted
-
-
-class LogAdmission(NamedTuple):
-    """What becomes of a line: `counted` is logged before it; `begun` is a window that has counted
-    its first line.
-    """
-
-    is_shown: bool
-    counted: list[Counted]
-    begun: Window | None
 
 
 class Repeats:
@@ -103,8 +92,12 @@ class Repeats:
         # One that can be entered again: a garbage collection in here may run code that logs.
         self._lock = threading.RLock()
 
-    def admit(self, line: LogLine, now: float, loop: AbstractEventLoop | None) -> LogAdmission:
-        """Decide about `line`, and count it unless it is shown."""
+    def admit(
+        self, line: LogLine, now: float, loop: AbstractEventLoop | None
+    ) -> tuple[list[Counted], Window | None]:
+        """Decide about `line`: return what is logged before it, and the window that has counted it;
+        None if it is shown.
+        """
         clock = None if loop is None else ref(loop)
         error_type = line.error_type or line.fields.get("error_type")
         pipeline = str(line.fields.get("pipeline", ""))
@@ -120,9 +113,9 @@ class Repeats:
                 window = self._windows[clock, kind] = Window(now)
             if window.shown < line.shown_max:
                 window.shown += 1
-                return LogAdmission(True, counted, None)
+                return counted, None
             window.count, window.last = window.count + 1, line
-            return LogAdmission(False, counted, window if window.count == 1 else None)
+            return counted, window
 
     def _make_room(self, now: float, clock: ref[AbstractEventLoop] | None) -> list[Counted]:
         over = [
@@ -148,9 +141,6 @@ FIELD_PREFIX = "rowlock_"
 NOT_SHOWN = "%(count)d more were counted and not shown; the last one: "
 """In front of a message that stands for all of its kind that were counted."""
 
-_FRAMES_OF_OURS = 2
-"""From logging to the caller: `_log`."""
-
 
 class ContainedLogger:
     """Logs like a ``logging.Logger``, and never raises.
@@ -166,29 +156,36 @@ class ContainedLogger:
         self.info = partial(self._log, logging.INFO)
         self.warning = partial(self._log, logging.WARNING)
         self.error = partial(self._log, logging.ERROR)
-        self.exception = partial(self._log, logging.ERROR, exc_info=True)
+
+    def exception(self, text: str, fields: Fields | None = None) -> None:
+        """Log the exception that is being handled."""
+        self._log(logging.ERROR, text, fields, exc_info=sys.exc_info()[1], stacklevel=3)
 
     def _log(
-        self, level: int, text: str, fields: Fields | None = None, *, exc_info: object = None
+        self,
+        level: int,
+        text: str,
+        fields: Fields | None = None,
+        *,
+        exc_info: BaseException | None = None,
+        stacklevel: int = 2,
     ) -> None:
         try:
             if not self._logger.isEnabledFor(level):
                 return
-            error = _error_of(exc_info)
             line = LogLine(self._logger.name, level, text, fields or {})
-            if error is not None:
-                place = _place_of(error.__traceback__)
-                line = line._replace(error_type=type(error).__qualname__, place=place)
+            if exc_info is not None:
+                place = _place_of(exc_info.__traceback__)
+                line = line._replace(error_type=type(exc_info).__qualname__, place=place)
             if self._counts_repeats and not _is_shown(line):
                 return
-            shown = None if error is None else without_values(error)
             self._logger.log(
                 level,
                 text,
                 *filter(None, [fields]),  # a message without any is no template
-                exc_info=shown,
+                exc_info=None if exc_info is None else without_values(exc_info),
                 extra=_prefixed(line.fields),
-                stacklevel=_FRAMES_OF_OURS,
+                stacklevel=stacklevel,
             )
         except _RAISED:
             _broken.tell()
@@ -206,16 +203,15 @@ def _place_of(frame: TracebackType | None) -> tuple[str, int]:
 
 
 def _is_shown(line: LogLine) -> bool:
-    now, loop = monotonic(), _running_loop()
-    admission = _repeats.admit(line, now, loop)
-    _tell(admission.counted)
-    if admission.begun is not None and loop is not None:
+    now, loop = monotonic(), asyncio._get_running_loop()
+    counted, window = _repeats.admit(line, now, loop)
+    _tell(counted)
+    if window is not None and window.count == 1 and loop is not None:
         # In a context of its own: the count is not of the row, or the request, in whose context the
         # first one was counted.
-        rest_s = max(admission.begun.began + WINDOW_S - now, 0.0)
-        end = partial(_repeats.end, admission.begun)
-        loop.call_later(rest_s, lambda: _tell(end()), context=Context())
-    return admission.is_shown
+        rest_s = max(window.began + WINDOW_S - now, 0.0)
+        loop.call_later(rest_s, lambda: _tell(_repeats.end(window)), context=Context())
+    return window is None
 
 
 def _tell(counted: list[Counted]) -> None:
@@ -232,23 +228,8 @@ def _tell(counted: list[Counted]) -> None:
             _broken.tell()
 
 
-def _running_loop() -> AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
-
-
 def _prefixed(fields: Fields) -> dict[str, object]:
     return {FIELD_PREFIX + name: value for name, value in fields.items()}
-
-
-def _error_of(exc_info: object) -> BaseException | None:
-    if isinstance(exc_info, tuple):
-        exc_info = exc_info[1]
-    elif exc_info and not isinstance(exc_info, BaseException):
-        exc_info = sys.exc_info()[1]
-    return exc_info if isinstance(exc_info, BaseException) else None
 
 
 class _Broken:
@@ -277,16 +258,15 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def get_logger(name: str) -> ContainedLogger:
-    """Return the logger of a module of rowlock, to be called with the module's ``__name__``."""
     return ContainedLogger(name)
 
 
 def get_audit_logger() -> ContainedLogger:
-    """Return the logger of what people do, ``rowlock.audit``: each of its lines is shown."""
+    """Return the logger of what people do: each of its lines is shown."""
     return ContainedLogger("rowlock.audit", counts_repeats=False)
 
 
 def forget() -> None:
-    """Begin anew, as a new process would; for tests."""
+    """Begin anew, as a new process would."""
     _broken.is_told = False
     _repeats.forget()

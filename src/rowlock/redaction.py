@@ -1,13 +1,11 @@
 """Cuts the values of rows out of errors, before those are logged or stored.
 
-The one idea: a database, its driver and SQLAlchemy put the values of a statement into the text of
-an error (``[parameters: ...]``, ``DETAIL: Key (email)=(...) already exists.``), and the log and
+A database, its driver and SQLAlchemy put the values of a statement into the text of an error
+(``[parameters: ...]``, ``DETAIL: Key (email)=(...) already exists.``), and the log and
 `last_error` are read by more people than the row is. The first line says what went wrong; the rest
 is cut. A logged error is replaced by a copy, and so is what it is chained to, since JSON formatters
-and error trackers go by the error itself.
-
-Not here: what the host's own code puts into the text of its own errors, where
-values cannot be recognized.
+and error trackers go by the error itself. What the host's own code puts into the text of its own
+errors stays: values cannot be recognized there.
 """
 
 from __future__ import annotations
@@ -46,8 +44,8 @@ def add_database_packages(packages: Iterable[str]) -> None:
 
 def text_of(error: BaseException) -> str:
     """Return what `error` says without values of a statement."""
-    is_of_database = _is_of_database(error)
-    text = _of_database(error) if is_of_database else _WITH_STATEMENT.split(str(error), 1)[0]
+    of_database = _is_of_database(error)
+    text = _of_database(error) if of_database else _WITH_STATEMENT.split(str(error), 1)[0]
     column = vars(error).get(_COLUMN)
     return text if column is None else f"{text} (of {column})"
 
@@ -155,24 +153,17 @@ def _copy(error: BaseException, text: str, members: list[BaseException]) -> Base
         # There is no group without members; made from its arguments, it would have those that are
         # left out.
         return error.derive(members) if members else _stand_in(error, text)
+    is_of_database, cls = _is_of_database(error), type(error)
     try:
-        copy = _of_the_same_type(error, text)
+        copy = cls.__new__(cls, text) if is_of_database else cls.__new__(cls, *error.args)
+        if not is_of_database:
+            vars(copy).update(vars(error))
+        elif isinstance(copy, StatementError):
+            copy.code, copy.detail, copy.hide_parameters = None, [], True
         return copy if str(copy) == text else _stand_in(error, text)
     # An error's type may be the host's, and refuse to be made like this.
     except Exception:  # noqa: BLE001
         return _stand_in(error, text)
-
-
-def _of_the_same_type(error: BaseException, text: str) -> BaseException:
-    cls = type(error)
-    if not _is_of_database(error):
-        copy = cls.__new__(cls, *error.args)
-        vars(copy).update(vars(error))
-        return copy
-    copy = cls.__new__(cls, text)
-    if isinstance(copy, StatementError):
-        copy.code, copy.detail, copy.hide_parameters = None, [], True
-    return copy
 
 
 def _stand_in(error: BaseException, text: str) -> BaseException:

@@ -1,25 +1,20 @@
 """Schedules: when a row is due next, as a pure function of the time.
 
-The one idea: a schedule looks forward only. Occurrences that were missed are one, and what took
-longer than until the next one begins with the one after it.
-
-Not here: which row has which schedule (``pipelines/schedules.py``).
+A schedule looks forward only. Occurrences that were missed are one, and what took longer than until
+the next one begins with the one after it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 from zoneinfo import ZoneInfo
 
 from rowlock.errors import ConfigurationError, SettingsError
 
 EXPRESSION_MAX = 1000
 """Longest cron expression: services may take it from their customers. **Unit** characters."""
-ZONES_MAX = 1000
-"""Of so many pairs of an expression and a zone it is remembered that they are valid."""
 
 
 @runtime_checkable
@@ -64,26 +59,15 @@ class Cron:
                 f"a cron expression has {EXPRESSION_MAX} characters at most; that is"
                 f" {self.expression!r:.50}..."
             )
-        _check(self.expression, self.timezone)
+        self.next_after(datetime(2000, 1, 1, tzinfo=UTC))
 
     def next_after(self, now: datetime) -> datetime:
-        """Return the first occurrence after `now`, in UTC.
-
-        Args:
-            now: an aware time.
+        """Return the first occurrence after `now`, an aware time, in UTC.
 
         Raises:
             SettingsError: there is none.
         """
-        return _next_after(self.expression, self.timezone, now)
-
-
-def _cronsim() -> Any:
-    try:
-        import cronsim  # noqa: PLC0415 - a guest: hosts without schedules do not need it
-    except ImportError as error:
-        raise ConfigurationError("schedules need cronsim: pip install 'rowlock[cron]'") from error
-    return cronsim
+        return _next_after(self.expression, _zone(self.timezone), now)
 
 
 def _zone(name: str) -> ZoneInfo:
@@ -96,16 +80,13 @@ def _zone(name: str) -> ZoneInfo:
         ) from error
 
 
-@lru_cache(ZONES_MAX)
-def _check(expression: str, timezone: str) -> None:
-    _next_after(expression, timezone, datetime(2000, 1, 1, tzinfo=UTC))
-
-
-def _next_after(expression: str, timezone: str, now: datetime) -> datetime:
-    cronsim, zone = _cronsim(), _zone(timezone)
+def _next_after(expression: str, zone: ZoneInfo, now: datetime) -> datetime:
     try:
-        occurrences = cronsim.CronSim(expression, now.astimezone(zone))
-        for occurrence in occurrences:
+        import cronsim  # noqa: PLC0415 - a guest: hosts without schedules do not need it
+    except ImportError as error:
+        raise ConfigurationError("schedules need cronsim: pip install 'rowlock[cron]'") from error
+    try:
+        for occurrence in cronsim.CronSim(expression, now.astimezone(zone)):
             due_at: datetime = occurrence.astimezone(UTC)
             # In the second of two equal hours, the first occurrence found may be in the first.
             if due_at > now:

@@ -19,9 +19,7 @@ class PositionsWentBackError(RowlockError):
             f"the stream {source!r} was known up to position {recorded}, and will assign positions"
             f" above {assigned} next"
         )
-        self.source = source
-        self.recorded = recorded
-        self.assigned = assigned
+        self.source, self.recorded, self.assigned = source, recorded, assigned
 
 
 class ShardsMissingError(RowlockError):
@@ -30,7 +28,7 @@ class ShardsMissingError(RowlockError):
 
     Attributes:
         missing: the buckets that no shard has, each range as its first one and that behind it.
-        twice: the buckets that two shards have.
+        twice: those that two shards have.
     """
 
     def __init__(
@@ -45,19 +43,12 @@ class ShardsMissingError(RowlockError):
             f"shards of the flow {flow!r} are missing, or are there twice: {'; '.join(parts)};"
             " restore all tables of streams from a backup of one moment"
         )
-        self.flow = flow
-        self.missing = missing
-        self.twice = twice
+        self.flow, self.missing, self.twice = flow, missing, twice
 
 
 class ReplayMismatchError(RowlockError):
-    """The steps of a shard, done again, came out otherwise than the first time; it is parked, and
-    nothing is written.
-
-    Attributes:
-        shard: its buckets.
-        step: the first one that came out otherwise.
-        sources: of the flow, whose rows are the input.
+    """The steps of a shard, done again, came out otherwise than the first time, from `step` on; it
+    is parked, and nothing is written. `sources` are those of the flow, whose rows are the input.
     """
 
     def __init__(
@@ -75,16 +66,11 @@ class ShardStateError(RowlockError):
 
 
 class WrongShardError(RowlockError):
-    """A key does not belong to the shard that works on it.
-
-    Attributes:
-        shard: the buckets of the shard.
-    """
+    """A key does not belong to the shard, of these buckets, that works on it."""
 
     def __init__(self, *, key: str, shard: str) -> None:
         super().__init__(f"the key {key!r} does not belong to the shard of buckets {shard}")
-        self.key = key
-        self.shard = shard
+        self.key, self.shard = key, shard
 
 
 class FlowChangedError(RowlockError):
@@ -99,9 +85,7 @@ class FlowChangedError(RowlockError):
 
     def __init__(self, *, flow: str, description: str, stored: str | None = None) -> None:
         super().__init__(f"the flow {flow!r} is {_changes(description, stored)}")
-        self.flow = flow
-        self.description = description
-        self.stored = stored
+        self.flow, self.description, self.stored = flow, description, stored
 
 
 def _changes(description: str, stored: str | None) -> str:
@@ -117,37 +101,25 @@ def _changes(description: str, stored: str | None) -> str:
 
 
 class StepExpired(Refusal):
-    """Rows of a step are asked for that were deleted.
-
-    Attributes:
-        source: the stream or output.
-        step: the first that is asked for.
-        first: the first that is kept.
+    """Rows of a stream or output, the `source`, are asked for from `step` on, and are kept from
+    `first` on.
     """
 
     def __init__(self, *, source: str, step: int, first: int) -> None:
         super().__init__(
             f"{source}: what is asked for begins at {step}, and is kept from {first} on"
         )
-        self.source = source
-        self.step = step
-        self.first = first
+        self.source, self.step, self.first = source, step, first
 
 
 class StillNeeded(Refusal):
-    """Rows were to be deleted that still have a reader.
-
-    Attributes:
-        source: the stream or output.
-        step: the first that is needed.
-        by: who needs it.
+    """Rows of a stream or output, its `source`, were to be deleted that still have a reader: `by`
+    needs what begins at `step`.
     """
 
     def __init__(self, *, source: str, step: int, by: str) -> None:
         super().__init__(f"{source}: {by} needs what begins at {step}")
-        self.source = source
-        self.step = step
-        self.by = by
+        self.source, self.step, self.by = source, step, by
 
 
 class RowsChanged(Refusal):
@@ -157,29 +129,20 @@ class RowsChanged(Refusal):
 
     def __init__(self, *, table: str, rows: int) -> None:
         super().__init__(f"{table}: {rows} rows of a step were changed after they were read")
-        self.table = table
-        self.rows = rows
+        self.table, self.rows = table, rows
 
 
 class CursorMoved(Refusal):
-    """A step was worked on by another consumer of the same name; roll back.
-
-    Attributes:
-        output: whose step it is.
-    """
+    """A step of an output was worked on by another consumer of the same name; roll back."""
 
     def __init__(self, *, output: str, consumer: str, step: int) -> None:
         super().__init__(f"{output}: the consumer {consumer!r} has worked on step {step} elsewhere")
-        self.output = output
-        self.consumer = consumer
-        self.step = step
+        self.output, self.consumer, self.step = output, consumer, step
 
 
 class ProducerConflictError(RowlockError):
-    """A producer used a number again for other events; nothing was written.
-
-    Attributes:
-        stream: the log.
+    """A producer of a log, the `stream`, used a number again for other events; nothing was
+    written.
     """
 
     def __init__(self, *, stream: str, producer: str, seq: int) -> None:
@@ -187,50 +150,36 @@ class ProducerConflictError(RowlockError):
             f"{stream}: the producer {producer!r} has sent other events as number {seq}: a number"
             " stands for the same events, however often they are sent"
         )
-        self.stream = stream
-        self.producer = producer
-        self.seq = seq
+        self.stream, self.producer, self.seq = stream, producer, seq
 
 
 class VersionNotFoundError(RowlockError):
     """A snapshot is kept no longer: it was read for longer than snapshots are kept, or another one
-    has replaced it. What was read of it so far is of one step.
-
-    Attributes:
-        version: the step at whose start the snapshot was.
+    has replaced it. What was read so far is of one step, at whose start it was: `version`.
     """
 
     def __init__(self, *, flow: str, version: int) -> None:
         super().__init__(f"the snapshot of {flow!r} at step {version} is kept no longer")
-        self.flow = flow
-        self.version = version
+        self.flow, self.version = flow, version
 
 
 class StoreClosedError(RowlockError):
-    """States are read behind the block that had them kept.
-
-    Attributes:
-        version: the step at whose start the snapshot was.
+    """States are read behind the block that had them kept, of the snapshot at the start of the step
+    `version`.
     """
 
     def __init__(self, *, flow: str, version: int) -> None:
         super().__init__(
             f"the snapshot of {flow!r} at step {version} is closed: its block has ended"
         )
-        self.flow = flow
-        self.version = version
+        self.flow, self.version = flow, version
 
 
 class NotProcessedYet(Refusal):
-    """A flow has not done what was waited for, or asked about.
-
-    Attributes:
-        what: a row, an append or a step.
-        reason: why it is not done: what the flow waits for.
+    """A flow has not done what was waited for, or asked about: a row, an append or a step. The
+    `reason` is what the flow waits for.
     """
 
     def __init__(self, *, flow: str, what: str, reason: str) -> None:
         super().__init__(f"the flow {flow!r} has not done {what} yet: {reason}")
-        self.flow = flow
-        self.what = what
-        self.reason = reason
+        self.flow, self.what, self.reason = flow, what, reason

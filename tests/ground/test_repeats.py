@@ -139,11 +139,12 @@ def test_threads_without_a_loop_tell_theirs_with_the_next_line(
     """There is no timer where no loop runs."""
     moved = Repeats()
     line = LogLine("rowlock.tried", logging.ERROR, TEXT, {}, "ValueError")
-    assert moved.admit(line, 0.0, None).is_shown
-    assert not moved.admit(line, 1.0, None).is_shown
-    admission = moved.admit(line, WINDOW_S, None)
-    assert admission.is_shown
-    assert [lines for _, lines in admission.counted] == [1]
+    assert moved.admit(line, 0.0, None) == ([], None)
+    counted, window = moved.admit(line, 1.0, None)
+    assert window is not None
+    counted, window = moved.admit(line, WINDOW_S, None)
+    assert window is None
+    assert [lines for _, lines in counted] == [1]
 
 
 def test_a_new_loop_has_a_clock_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
@@ -173,17 +174,13 @@ def test_old_kinds_make_room() -> None:
     """A process would come to show nothing of a new kind, months after its start."""
     kinds = Repeats()
     for n in range(KINDS_MAX):
-        assert kinds.admit(
-            LogLine("rowlock.tried", logging.ERROR, str(n), {}, "ValueError"), 0.0, None
-        ).is_shown
+        line = LogLine("rowlock.tried", logging.ERROR, str(n), {}, "ValueError")
+        assert kinds.admit(line, 0.0, None) == ([], None)
     kinds.admit(LogLine("rowlock.tried", logging.ERROR, "0", {}, "ValueError"), 1.0, None)
-    admission = kinds.admit(
-        LogLine("rowlock.tried", logging.ERROR, "new", {}, "ValueError"), WINDOW_S, None
-    )
-    assert admission.is_shown
-    assert [(line.text, lines) for line, lines in admission.counted] == [("0", 1)], (
-        "the count is not lost"
-    )
+    line = LogLine("rowlock.tried", logging.ERROR, "new", {}, "ValueError")
+    counted, window = kinds.admit(line, WINDOW_S, None)
+    assert window is None
+    assert [(line.text, lines) for line, lines in counted] == [("0", 1)], "the count is not lost"
     assert len(kinds._windows) == 1
 
 
