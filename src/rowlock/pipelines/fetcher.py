@@ -1,11 +1,8 @@
 """Fetches: claims rows while workers have room for them, and rests when there is nothing to do.
 
-`plan_fetch` decides, `Fetcher` acts. What can end a rest: a hint, a place freed below the low
-watermark, the end of the delay. A hint is taken down just before the claim is sent, so one that
-arrives while a fetch runs, or while the queue is full, is not forgotten.
-
-`PeriodicRows` inserts missing rows of `Pipeline.periodic`, before the first claim and then as often
-as lock columns are swept.
+What can end a rest: a hint, a place freed below the low watermark, the end of the delay. A hint is
+taken down just before the claim is sent, so one that arrives while a fetch runs, or while the queue
+is full, is not forgotten.
 
 Rows that were claimed ahead and wait are released, so that another replica can begin them: work
 that was short may become long from one row to the next. Those that stand behind the queue's own
@@ -62,10 +59,8 @@ logger = get_logger(__name__)
 
 
 class ClaimCursor:
-    """Remembers where the last claim ended, and until when claims may resume there.
-
-    Without `position`, after a failure, and once `resumes_until` has passed, on the monotonic
-    clock, a claim starts at the head.
+    """Remembers where the last claim ended, and until when claims may resume there; else a claim
+    starts at the head.
     """
 
     def __init__(self, fetch_delays_s: Sequence[float], lock_timeout_s: float) -> None:
@@ -195,30 +190,28 @@ class PeriodicRows(Generic[ModelT]):
 
     async def ensure(self) -> None:
         """Insert missing rows. A refusal is logged, others need not wait; an outage is raised."""
+        name, insert = self.context.name, partial(self.context.transact, self._work)
+        purpose, unready = "insert periodic rows", list[Any]()
         try:
-            await self._ensure()
+            try:
+                unready = await insert(purpose=purpose)
+            except Exception as error:
+                if is_outage(error):
+                    raise
+                # Another replica may have inserted them at the same time; other errors come again.
+                unready = await insert(purpose=purpose)
         except Exception as error:
             if is_outage(error):
                 raise
-            extra = {"pipeline": self.context.name, "rows": len(self._rows)}
+            extra = {"pipeline": name, "rows": len(self._rows)}
             logger.exception("%(pipeline)s: periodic rows could not be inserted", extra)
-        period_s = self.context.settings.orphaned_after.total_seconds()
-        self.looks_at = monotonic() + jittered(period_s)
-
-    async def _ensure(self) -> None:
-        try:
-            unready = await self.context.transact(self._work, purpose="insert periodic rows")
-        except Exception as error:
-            if is_outage(error):
-                raise
-            # Another replica may have inserted them at the same time; other errors come again.
-            unready = await self.context.transact(self._work, purpose="insert periodic rows")
         if unready:
             logger.warning(
                 "%(pipeline)s: periodic rows are not ready and are never claimed: %(keys)s;"
                 " change their values, or ready()",
-                {"pipeline": self.context.name, "keys": unready},
+                {"pipeline": name, "keys": unready},
             )
+        self.looks_at = monotonic() + _sweep_period_s(self.context)
 
     async def _work(self, session: AsyncSession, connection: AsyncConnection) -> list[Any]:
         context = self.context
@@ -234,6 +227,10 @@ class PeriodicRows(Generic[ModelT]):
 def _next_after(row: Periodic, now: Any) -> Any:
     assert row.schedule is not None
     return checked_time(row.schedule.next_after(now))
+
+
+def _sweep_period_s(context: PipelineContext[Any]) -> float:
+    return jittered(context.settings.orphaned_after.total_seconds())
 
 
 WAITS_S_MAX = 1.0
@@ -284,11 +281,9 @@ class Fetcher(Generic[ModelT]):
         )
         self._start: Position | None = None
         self._reached: Position | None = None
-        self._alarm: asyncio.TimerHandle | None = None
-        self._wakes_at = 0.0
         self._fetches_in_vain = 0
         self._rests_until = self._due_by = monotonic()
-        self._sweeps_at = monotonic() + self._sweep_period_s()
+        self._sweeps_at = monotonic() + _sweep_period_s(context)
 
     def hint(self) -> None:
         """Fetch as soon as there is a place in the queue."""
@@ -309,19 +304,8 @@ class Fetcher(Generic[ModelT]):
         """Fetch, as if hinted, once rows that were reset now have come back from their rest of
         `delay`.
         """
-        self._wakes_at = monotonic() + delay.total_seconds() * (1 + JITTER)
-        if self._alarm is None and not self._stopped:
-            self._set_alarm()
-
-    def _set_alarm(self) -> None:
-        delay_s = max(0.0, self._wakes_at - monotonic())
-        self._alarm = asyncio.get_running_loop().call_later(delay_s, self._alarmed)
-
-    def _alarmed(self) -> None:
-        self._alarm = None
-        self.hint()
-        if self._wakes_at > monotonic():
-            self._set_alarm()
+        wakes_after_s = delay.total_seconds() * (1 + JITTER)
+        asyncio.get_running_loop().call_later(wakes_after_s, self.hint)
 
     def wake_for_room(self) -> None:
         """Look again: a place in the queue was freed."""
@@ -331,8 +315,6 @@ class Fetcher(Generic[ModelT]):
     def stop(self) -> None:
         """Fetch no more. A claim that is under way is finished, and what it got is released."""
         self._stopped = True
-        if self._alarm is not None:
-            self._alarm.cancel()
         self._woken.set()
 
     async def run(self) -> None:
@@ -345,9 +327,11 @@ class Fetcher(Generic[ModelT]):
             # ailing database; but once it is over, the next fetch waits for nothing else.
             failing = "fetcher" in self.context.failures.errors
             hinted = self._hinted and not (failing and delay_left_s > 0)
-            is_low = queue.is_low or failing
             limit, rest_s = plan_fetch(
-                room=queue.room, is_low=is_low, hinted=hinted, delay_left_s=delay_left_s
+                room=queue.room,
+                is_low=queue.is_low or failing,
+                hinted=hinted,
+                delay_left_s=delay_left_s,
             )
             if limit:
                 limit_s = self.context.settings.database_timeout.total_seconds()
@@ -362,9 +346,8 @@ class Fetcher(Generic[ModelT]):
     async def fetch_once(self, limit: int) -> int:
         """Claim up to `limit` rows, track them, then queue them; return how many there were.
 
-        Called by itself it looks from the head of the order; within the loop, from where the cursor
-        says. Shielded as a whole: a cancellation between the claim and the queue would leave rows
-        leased that nobody works on.
+        Shielded as a whole: a cancellation between the claim and the queue would leave rows leased
+        that nobody works on.
         """
         for each in self.heartbeaters():
             # Others may hold rows of this table as related ones.
@@ -413,7 +396,7 @@ class Fetcher(Generic[ModelT]):
             )
             self.context.counters.hints_useful += hinted and claimed > 0
             if monotonic() >= self._sweeps_at:
-                self._sweeps_at = monotonic() + self._sweep_period_s()
+                self._sweeps_at = monotonic() + _sweep_period_s(self.context)
                 await self.sweep_once()
         except Exception as error:  # noqa: BLE001 - ready() is host code and may raise anything
             self._record_failure(error)
@@ -425,7 +408,13 @@ class Fetcher(Generic[ModelT]):
             return
         self.context.failures.succeeded("fetcher")
         self.context.queue.claimed(is_full=claimed >= limit)
-        self._plan_rest(claimed, limit, resumed=start is not None)
+        self._rests_until = now = monotonic()
+        if start is not None and claimed < limit:
+            # Nothing is known yet of what stands before: that is looked at first.
+            return
+        self._fetches_in_vain = 0 if claimed else self._fetches_in_vain + 1
+        delay_s = 0.0 if claimed >= limit else self._delay_s()
+        self._rests_until = min(now + delay_s, self.context.left_out.next_at(now))
 
     async def _check_times(self) -> None:
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
@@ -447,22 +436,11 @@ class Fetcher(Generic[ModelT]):
     def _delay_s(self) -> float:
         return fetch_delay(self.context.settings.fetch_delays_s, self._fetches_in_vain)
 
-    def _plan_rest(self, claimed: int, limit: int, *, resumed: bool) -> None:
-        if resumed and claimed < limit:
-            # Nothing is known yet of what stands before: that is looked at first.
-            self._rests_until = monotonic()
-            return
-        self._fetches_in_vain = 0 if claimed else self._fetches_in_vain + 1
-        delay_s = 0.0 if claimed >= limit else self._delay_s()
-        now = monotonic()
-        self._rests_until = min(now + delay_s, self.context.left_out.next_at(now))
-
     async def _claim_and_queue(self, request: ClaimRequest) -> int:
         context, settings = self.context, self.context.settings
-        began_at = monotonic()
-        context.counters.fetches += 1
-        spoilt = context.leased.spoilt_keys
+        began_at, spoilt = monotonic(), context.leased.spoilt_keys
         known = len(spoilt)
+        context.counters.fetches += 1
         items = await claim(
             context.session_factory,
             request,
@@ -477,10 +455,8 @@ class Fetcher(Generic[ModelT]):
         context.counters.recovered += sum(item.prev_lock_expired for item in items)
         self._record_fetch(items, request, seconds=monotonic() - began_at)
         # An answer that came too late brings nothing to work on; left leased, its rows would count
-        # as those of a holder that died.
-        at = monotonic()
-        # All of one claim are trusted from one moment on.
-        is_late = bool(items) and not items[0].is_trusted(at)
+        # as those of a holder that died. All of one claim are trusted from one moment on.
+        is_late = bool(items) and not items[0].is_trusted(monotonic())
         if self._stopped or is_late:
             await release_items(context, items)
             if is_late and not self._stopped:
@@ -566,14 +542,12 @@ class Fetcher(Generic[ModelT]):
             context.hinter.hint_fetch(context.leased.model)
 
     async def sweep_once(self) -> int:
-        """Clear lock columns that were left behind long ago, and return of how many rows; and
-        mend stamps that no clock wrote.
-        """
+        """Clear lock columns that were left behind long ago, and return of how many rows."""
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> int:
             context, age = self.context, self.context.settings.orphaned_after
             swept = await sweep(connection, context.leased, older_than=age)
-            if not context.leased.has_schedule:
+            if not context.leased.has_schedule:  # stamps that no clock wrote
                 await mend_stamps(connection, context.leased)
             for related in context.locker.tables:
                 # Others' rows of these tables are others' to sweep, when their own time is over.
@@ -583,9 +557,6 @@ class Fetcher(Generic[ModelT]):
         swept = await self.context.transact(work, purpose="clear orphaned locks")
         self.context.counters.swept += swept
         return swept
-
-    def _sweep_period_s(self) -> float:
-        return jittered(self.context.settings.orphaned_after.total_seconds())
 
     def _record_failure(self, error: Exception) -> None:
         self._cursor.failed()

@@ -1,9 +1,8 @@
 """Where leases are renewed: on an event loop of their own, in a thread of its own, over connections
 of their own; from there the host's loop is watched.
 
-The one idea: code of the host that blocks its event loop, for a second or for a minute, must not
-cost the leases of everything else that this replica has in hand. So what keeps leases alive needs
-neither the host's loop nor its connections.
+Code of the host that blocks its event loop, for a second or for a minute, must not cost the leases
+of everything else that this replica has in hand.
 
 It needs the interpreter: an extension that keeps the global lock stops this thread too, and so does
 a process that is frozen. And where the time is not real, in a test that moves it, there is no
@@ -12,9 +11,6 @@ thread: leases are renewed on the loop that has the time.
 `LoopMonitor` puts a question that the host's loop must answer itself. As long as it has not, it has
 not turned since, and the monitor knows for how long and, from the stack of the loop's thread, in
 which line of whose code.
-
-Not here: when to renew what, and when to stop renewing for a loop that never comes back
-(``pipelines/heartbeater.py``).
 """
 
 from __future__ import annotations
@@ -81,7 +77,12 @@ class LoopMonitor:
                 self.do(self._answer)
             elif stalled_s >= LOGGED_AFTER_S and not self._is_logged:
                 self._is_logged = True
-                self._log_stall(stalled_s)
+                text = (
+                    "The event loop has been stalled for %(stalled_s).0f s, at %(where)s; leases"
+                    " are renewed meanwhile"
+                )
+                extra = {"stalled_s": stalled_s, "where": self.where()}
+                log_in_thread(logger.warning, text, extra)
             await sleep(ASK_EVERY_S)
 
     def where(self) -> str:
@@ -93,13 +94,6 @@ class LoopMonitor:
 
     def _answer(self) -> None:
         self._asked_at, self._is_logged = None, False
-
-    def _log_stall(self, stalled_s: float) -> None:
-        text = (
-            "The event loop has been stalled for %(stalled_s).0f s, at %(where)s; leases are"
-            " renewed meanwhile"
-        )
-        log_in_thread(logger.warning, text, {"stalled_s": stalled_s, "where": self.where()})
 
 
 CLOSE_S_MAX = 5.0

@@ -1,13 +1,11 @@
-"""Keeps the leases of all items of a pipeline alive, in bulk, and ends the work of those that were
-lost.
-
-The leases of related rows are renewed with those of their main rows, in one transaction.
+"""Keeps the leases of all items of a pipeline, and of their related rows, alive, in bulk, and ends
+the work of those that were lost.
 
 Two loops, since one must not wait for the other. `beat` renews what is near its end, in a thread of
 its own where there is one (``pipelines/heartbeat_thread.py``), so that a host that blocks its loop
-keeps its leases. `watch` never touches the database: on the host's loop it looks at the monotonic
-clock and, the moment a holder's trust is over, cancels its work: before another holder can take the
-row, also while the database is unreachable.
+keeps its leases. `watch` never touches the database: on the host's loop it cancels work the moment
+its holder's trust is over, before another holder can take the row, also while the database is
+unreachable.
 
 What both sides write is guarded by one lock: which items are tracked, and until when they are
 trusted. All else that `beat` finds, it has done on the host's loop.
@@ -51,11 +49,9 @@ TRANSACTIONS_PER_RENEWAL_MAX = 2
 class Heartbeater(Generic[ModelT]):
     """Tracks items from the moment they are claimed until their outcome is settled.
 
-    Where a pipeline has a heartbeat thread, `beat` and what it calls run in that thread; everything
-    else runs on the host's loop.
-
     Attributes:
-        thread: where leases are renewed; None is here, on the host's loop and over its connections.
+        thread: where `beat` and what it calls run; None is here, on the host's loop and over its
+            connections.
         before_renewal: called on the host's loop before each round of renewals; set by the run.
     """
 
@@ -111,14 +107,11 @@ class Heartbeater(Generic[ModelT]):
                 self._settings.renew_timeout, look_every=self._settings.heartbeat_interval
             )
             await self.thread.run(self.beat)
-            # It cannot be done there.
-            self.thread = None
+            self.thread = None  # it cannot be done there
         await self.beat()
 
     async def beat(self) -> None:
-        """Renew, again and again, the leases that are near their end. A failed renewal is tried
-        again at the next beat.
-        """
+        """Renew, again and again, the leases that are near their end."""
         while self.thread is None or not self._must_fall_back:
             self._beats_by = math.inf
             await self._until_something_is_tracked()
@@ -167,7 +160,16 @@ class Heartbeater(Generic[ModelT]):
         if has_slept and not failures:
             self._clocks_ahead = clocks_ahead
         for failure in failures:
-            self._fall_back_if_unsuited(failure)
+            # Its connections may be bound to a loop or a thread.
+            if not (self.thread is None or is_transient(failure) or is_of_the_schema(failure)):
+                self._must_fall_back = True
+                text = (
+                    "%(pipeline)s: leases cannot be renewed in a thread of their own here, and are"
+                    " from now on renewed on the event loop; pass heartbeat_thread=False to the"
+                    " manager"
+                )
+                extra = {"pipeline": self.context.name}
+                self._on_host(partial(logger.warning, text, extra, exc_info=failure))
         return renewed
 
     async def renew_if_slept(self) -> None:
@@ -209,14 +211,9 @@ class Heartbeater(Generic[ModelT]):
 
     def due_for_renewal(self) -> list[PipelineItem[ModelT]]:
         """Return the items of which less than `heartbeat_trigger` is left."""
-        trusted_until_max = (
-            monotonic()
-            + (self._settings.heartbeat_trigger - self._settings.lease_margin).total_seconds()
-        )
-        with self._lock:
-            return [
-                item for item in self._tracked.values() if item.trusted_until <= trusted_until_max
-            ]
+        left = self._settings.heartbeat_trigger - self._settings.lease_margin
+        trusted_until_max = monotonic() + left.total_seconds()
+        return [item for item in self.tracked() if item.trusted_until <= trusted_until_max]
 
     async def watch(self) -> None:
         """End, again and again, the work of items whose trust is over."""
@@ -261,23 +258,18 @@ class Heartbeater(Generic[ModelT]):
             return confirmed, await renew_related(connection, holders, lock_timeout=timeout)
 
         confirmed, lagging = await self._transact(work, purpose="renew leases")
-        trusted_until = (
-            sent_at + (self._settings.lock_timeout - self._settings.lease_margin).total_seconds()
-        )
+        trusted_s = (self._settings.lock_timeout - self._settings.lease_margin).total_seconds()
         with self._lock:
             self.context.counters.renewals += len(confirmed)
-            for item in items:
-                expires_at = confirmed.get(item.lock_token)
-                if expires_at is None or item.lock_token in lagging:
-                    # One of which a related row lags behind is tried again at the next beat, while
-                    # the trust lasts that it has.
-                    continue
-                # An item that was lost or released meanwhile stays so.
-                if self._is_kept(item):
-                    item.trusted_until, item.lock_expires_at = trusted_until, expires_at
-            missing = [
-                item for item in items if item.lock_token not in confirmed and self._is_kept(item)
-            ]
+            # An item that was lost or released meanwhile stays so.
+            kept = [item for item in items if item.lock_token in self._tracked and not item.is_lost]
+            missing = [item for item in kept if item.lock_token not in confirmed]
+            for item in kept:
+                # One of which a related row lags behind is tried again at the next beat, while the
+                # trust lasts that it has.
+                if item.lock_token in confirmed and item.lock_token not in lagging:
+                    item.trusted_until = sent_at + trusted_s
+                    item.lock_expires_at = confirmed[item.lock_token]
         if missing:
             await self._lose_unless_held(missing, releases=has_slept)
         return len(confirmed)
@@ -312,9 +304,6 @@ class Heartbeater(Generic[ModelT]):
             writes=writes,
         )
 
-    def _is_kept(self, item: PipelineItem[ModelT]) -> bool:
-        return item.lock_token in self._tracked and not item.is_lost
-
     def _check(self) -> None:
         self._is_check_on_its_way = False
         self.before_renewal()
@@ -324,18 +313,6 @@ class Heartbeater(Generic[ModelT]):
             act()
         else:
             self.thread.monitor.do(act)
-
-    def _fall_back_if_unsuited(self, error: Exception) -> None:
-        """Renew on the host's loop from now on if its connections are bound to a loop or thread."""
-        if self.thread is None or is_transient(error) or is_of_the_schema(error):
-            return
-        self._must_fall_back = True
-        text = (
-            "%(pipeline)s: leases cannot be renewed in a thread of their own here, and are from now"
-            " on renewed on the event loop; pass heartbeat_thread=False to the manager"
-        )
-        extra = {"pipeline": self.context.name}
-        self._on_host(partial(logger.warning, text, extra, exc_info=error))
 
     def _is_stalled(self) -> bool:
         """Whether the host's loop has been stalled for `stall_limit`, and may never recover."""

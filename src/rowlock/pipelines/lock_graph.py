@@ -127,13 +127,8 @@ class LockGraph:
 
     def intent_of(self, leased: LeasedTable) -> tuple[Column[Any], ...]:
         """Return the columns of this model that services own, as its pipelines declare."""
-        columns = (
-            column
-            for p in self.pipelines
-            if _overlap(p.leased, leased)
-            for column in p.intent_columns
-        )
-        return tuple(dict.fromkeys(columns))
+        alike = (one for one in self.pipelines if _overlap(one.leased, leased))
+        return tuple(dict.fromkeys(column for one in alike for column in one.intent_columns))
 
     def check(self) -> None:
         """Raise `LockCycleError` if there is a circle."""

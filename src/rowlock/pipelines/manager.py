@@ -19,7 +19,6 @@ from rowlock.hints import Notifier, PipelineHinter, pipeline_hinter
 from rowlock.logs import get_logger, tell_counts
 from rowlock.pipelines.construction import check_is_built
 from rowlock.pipelines.heartbeat_thread import HeartbeatThread
-from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.hooks import Gate, Seams, Surround
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.pipeline import Pipeline
@@ -31,7 +30,6 @@ logger = get_logger(__name__)
 
 RENEW_TIMEOUT = timedelta(seconds=1)
 """Longest renewal assumed of pipelines that are registered after the start."""
-
 ITEMS_MAX = 100
 """Most items of one pipeline that are shown, unless more are asked for."""
 DRAIN_GRACE = timedelta(seconds=30)
@@ -45,17 +43,14 @@ class PipelineManager:
         session_factory: the host's; every transaction has a session of its own.
         pipelines: more may come by `register`.
         notify: exchange hints with other replicas, over a connection outside the pool (PostgreSQL
-            only). A name instead of True tells hosts apart that work in one schema;
-            processes that reach each other say the same. A process that runs no pipelines may have
-            a manager without any, to send its hints.
+            only). A name instead of True tells hosts apart that work in one schema. A process that
+            runs no pipelines may have a manager without any, to send its hints.
         heartbeat_thread: renew leases in a thread, over a connection beside the pool, so that code
-            that blocks the event loop costs no lease. Without it they are renewed on the loop, over
-            the host's pool.
+            that blocks the event loop costs no lease.
         check_indexes: a few seconds after the start, look once at the indexes of each pipeline's
             table, and log a warning if none can serve the claim, or if one mentions a lock column.
         gates: conditions of every claim of every pipeline, such as "it is not paused": functions
-            of a pipeline's table and name that return an SQL expression. Called at the start; what
-            they say of rows that are claimed already changes nothing.
+            of a pipeline's table and name that return an SQL expression, called at the start.
         surround: context managers around every attempt, such as a span: functions of the item.
             Entered in the task, or for a plain `process` in the context, in which `process` runs.
             They see its error and cannot swallow it; what they raise themselves is logged.
@@ -82,6 +77,7 @@ class PipelineManager:
         surround: Iterable[Surround] = (),
     ) -> None:
         self.hinter = PipelineHinter()
+        self._hinters = self.hinter, pipeline_hinter
         self.session_factory = session_factory
         self._pipelines: dict[str, Pipeline[Any]] = {}
         self._lock_graph = LockGraph()
@@ -175,8 +171,7 @@ class PipelineManager:
         for pipeline in self._pipelines.values():
             pipeline.check_can_run(self.session_factory)
         self._started = True
-        mark = replica_mark()
-        extra = {"replica": mark}
+        extra = {"replica": replica_mark()}
         logger.info("This replica is %(replica)s: so end the tokens of its leases", extra)
         if self._wants_heartbeat_thread and is_real():
             limits = [pipeline.settings.renew_timeout for pipeline in self._pipelines.values()]
@@ -185,9 +180,10 @@ class PipelineManager:
             )
         if self._notifier is not None:
             self._notifier.start()
-            for hinter in (self.hinter, pipeline_hinter):
+            for hinter in self._hinters:
                 hinter.attach_relay(self._notifier.pass_on)
-        self._start_all()
+        for pipeline in self._pipelines.values():
+            self._start(pipeline)
 
     def shutdown(self) -> None:
         """Fetch no more and release what was not started; work that runs goes on until `drain`.
@@ -216,7 +212,7 @@ class PipelineManager:
         finally:
             # Not before: an outcome may still hint a pipeline, and it is not missing.
             for pipeline in self._pipelines.values():
-                for hinter in (self.hinter, pipeline_hinter):
+                for hinter in self._hinters:
                     hinter.detach(pipeline.leased.name, pipeline.hint)
             # Whole, even if the caller is cancelled: half of it could not be made up for.
             await finish(self._stop_threads(), purpose="stop heartbeats and notifications")
@@ -237,23 +233,21 @@ class PipelineManager:
         """Return what this replica has in hand, at most `limit` of each pipeline: what runs or is
         being settled, the oldest first, then what is queued, in its order.
         """
-        started = (pipeline for pipeline in self.pipelines if pipeline.state != "new")
-        return [view for pipeline in started for view in pipeline.run.items(limit)]
+        return [view for pipeline in self._started_ones() for view in pipeline.run.items(limit)]
 
     async def return_queued(self, pipeline_name: str) -> int:
         """Release what a pipeline has queued, as if it had never been claimed, and return how many
-        rows. What runs goes on; where nothing keeps the rows from it, the pipeline claims them
-        again.
+        rows. What runs goes on.
 
         Raises:
             ConfigurationError: the manager has no such pipeline.
         """
-        if pipeline_name not in self._pipelines:
+        pipeline = self._pipelines.get(pipeline_name)
+        if pipeline is None:
             known = ", ".join(self._pipelines) or "none"
             raise ConfigurationError(
                 f"this manager has no pipeline {pipeline_name!r}; it has: {known}"
             )
-        pipeline = self._pipelines[pipeline_name]
         return 0 if pipeline.state == "new" else await pipeline.run.return_queued()
 
     def health(self) -> ManagerHealth:
@@ -262,13 +256,6 @@ class PipelineManager:
         stall_s = 0.0 if self._heartbeats is None else self._heartbeats.monitor.longest_stall_s
         pipelines = tuple(pipeline.health() for pipeline in self._pipelines.values())
         return ManagerHealth(pipelines, notifications, stall_s)
-
-    def _start_all(self) -> None:
-        for pipeline in self._pipelines.values():
-            self._start(pipeline)
-        if self._shut_down:
-            # By a signal handler, while some of them were not started yet.
-            self.shutdown()
 
     def _start(self, pipeline: Pipeline[Any]) -> None:
         pipeline.start(
@@ -280,13 +267,17 @@ class PipelineManager:
             # Under a test's clock nothing waits for real, and what runs is compared.
             check_indexes=self._check_indexes and is_real(),
         )
-        pipeline.run.fetcher.heartbeaters = self._heartbeaters_of_all
-        for hinter in (self.hinter, pipeline_hinter):
+        pipeline.run.fetcher.heartbeaters = lambda: [
+            one.run.heartbeater for one in self._started_ones()
+        ]
+        for hinter in self._hinters:
             hinter.attach(pipeline.leased.name, pipeline.hint)
+        if self._shut_down:
+            # By a signal handler, before this one was started.
+            pipeline.shutdown()
 
-    def _heartbeaters_of_all(self) -> list[Heartbeater[Any]]:
-        started = (pipeline for pipeline in self._pipelines.values() if pipeline.state != "new")
-        return [pipeline.run.heartbeater for pipeline in started]
+    def _started_ones(self) -> list[Pipeline[Any]]:
+        return [pipeline for pipeline in self._pipelines.values() if pipeline.state != "new"]
 
     async def _stop_threads(self) -> None:
         # A drain that was cancelled leaves work behind, which still needs its leases.
@@ -294,8 +285,7 @@ class PipelineManager:
             pipeline.state == "stopped" for pipeline in self._pipelines.values()
         ):
             await self._heartbeats.stop()
-        if self._notifier is None:
-            return
-        for hinter in (self.hinter, pipeline_hinter):
-            hinter.detach_relay(self._notifier.pass_on)
-        await self._notifier.stop()
+        if self._notifier is not None:
+            for hinter in self._hinters:
+                hinter.detach_relay(self._notifier.pass_on)
+            await self._notifier.stop()

@@ -1,7 +1,6 @@
 """A pipeline: the host's subclass, one per resource type, with its settings and hooks.
 
-Construction checks everything that can be checked without a database. Starting is the manager's
-business.
+Construction checks everything that can be checked without a database.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, ClassVar, Generic, Unpack
 
-from sqlalchemy import Column, ColumnElement
+from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm.interfaces import LoaderOption
 
@@ -34,13 +33,12 @@ from rowlock.pipelines.fetcher import Fetcher
 from rowlock.pipelines.heartbeat_thread import HeartbeatThread
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.hooks import NO_SEAMS, ExpectedErrors, ParkOn, RetryOn, Seams, intent_columns
-from rowlock.pipelines.lock_graph import DeclaredLock, LockGraph, Related, declared_locks
+from rowlock.pipelines.lock_graph import LockGraph, Related, declared_locks
 from rowlock.pipelines.outcomes import Outcome, Retry
 from rowlock.pipelines.run import PipelineRun
 from rowlock.pipelines.schedules import Periodic, row_schedules
 from rowlock.pipelines.settings import (
     SETTING_NAMES,
-    PipelineSettings,
     SettingsAttributes,
     SettingsKeywords,
     build_settings,
@@ -105,7 +103,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
         values: dict[str, Any] = {name: getattr(self, name) for name in SETTING_NAMES} | dict(
             settings
         )
-        self.settings: PipelineSettings = build_settings(self.name, values)
+        self.settings = build_settings(self.name, values)
         for name in settings:
             setattr(self, name, getattr(self.settings, name))
         if getattr(self, "model", None) is None:
@@ -116,14 +114,11 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
         self.leased.check_owner(self.name)
         if not self.leased.has_schedule:
             check_has_effect(self.name, self.settings, self.leased.name)
-        self.declared_locks: tuple[DeclaredLock, ...] = declared_locks(
-            self.name, self.leased, self.locks
-        )
+        self.declared_locks = declared_locks(self.name, self.leased, self.locks)
         # Read as it stands there: a column without its brackets would be asked for its value in a
         # pipeline.
-        self.intent_columns: tuple[Column[Any], ...] = intent_columns(
-            self.name, self.leased, inspect.getattr_static(self, "intent")
-        )
+        intent = inspect.getattr_static(self, "intent")
+        self.intent_columns = intent_columns(self.name, self.leased, intent)
         self.expected_errors = ExpectedErrors.of(
             self.name, self.leased, retry_on=self.retry_on, park_on=self.park_on
         )
@@ -135,8 +130,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
             periodic=self.periodic,
         )
         check_ready(self.name, self.leased, self.ready)
-        is_base = type(self).process is Pipeline.process
-        check_process(self.name, self.process, is_base=is_base)
+        check_process(self.name, self.process, is_base=type(self).process is Pipeline.process)
         declare_intent(self.model, self.intent_columns)
         self._as_read = settable(self)
         self._run: PipelineRun[ModelT_co] | None = None
@@ -237,26 +231,26 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
         """Return the actors of this pipeline, not started: for `start`, and for tests that take one
         step at a time. Without a `lock_graph` no pipeline is beside it.
         """
-        size, low_watermark = self.settings.queue_capacity, self.settings.queue_low_watermark
+        settings = self.settings
         queue: ItemQueue[ModelT_co] = ItemQueue(
-            size,
-            low_watermark,
-            holds_ahead=self.settings.queue_upper_limit_factor > 0,
-            grows=self._leaves_queue_size and size < AHEAD_MAX,
+            settings.queue_capacity,
+            settings.queue_low_watermark,
+            holds_ahead=settings.queue_upper_limit_factor > 0,
+            grows=self._leaves_queue_size and settings.queue_capacity < AHEAD_MAX,
         )
-        beside = LockGraph([self]) if lock_graph is None else lock_graph
+        beside = lock_graph or LockGraph([self])
         locker = RelatedLocker(
             session_factory,
             self.leased,
             owner=self.name,
             declared=[lock.leased for lock in self.declared_locks],
             intent_of=beside.intent_of,
-            timeout=self.settings.database_timeout,
+            timeout=settings.database_timeout,
         )
         context = PipelineContext(
             self.name,
             self.leased,
-            self.settings,
+            settings,
             self,
             session_factory,
             hinter,
@@ -280,9 +274,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
 
     @property
     def _leaves_queue_size(self) -> bool:
-        """Whether the host says nothing about the queue's size, and has no fetches of its own,
-        which may go by it.
-        """
+        # A host that says nothing about it, and has no fetches of its own, which may go by it.
         bases = type(self).__mro__[: type(self).__mro__.index(Pipeline)]
         sizes = ("queue_lower_limit_factor", "queue_upper_limit_factor")
         is_stated = any(name in vars(one) for one in (self, *bases) for name in sizes)
@@ -316,11 +308,9 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
 
     def statistics(self) -> PipelineStatistics:
         """Return a snapshot of what was done since the start."""
-        return (
-            PipelineStatistics(self.name, 0, 0, 0, asdict(Counters()), Histograms().snapshot())
-            if self._run is None
-            else self._run.statistics()
-        )
+        if self._run is not None:
+            return self._run.statistics()
+        return PipelineStatistics(self.name, 0, 0, 0, asdict(Counters()), Histograms().snapshot())
 
     def health(self) -> PipelineHealth:
         """Return whether the pipeline works."""

@@ -1,14 +1,11 @@
 """Which row has which schedule: that of the pipeline, of the row itself, or of a row that the
 pipeline declares.
-
-Not here: how times are found (``schedules.py``), and how declared rows are inserted
-(``database/declared_rows.py``).
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -51,10 +48,9 @@ class RowSchedules:
 
     def next_after(self, item: PipelineItem[Any], now: datetime) -> datetime | None:
         """Return when the row of `item` is due next, None if it has no schedule. A clock that was
-        set back repeats no occurrence. Host code may raise anything; `SettingsError` if it returns
-        no schedule or no aware time.
+        set back repeats no occurrence. Host code may raise anything.
         """
-        declared = self.periodic.get(item.id) if self.periodic else None
+        declared = self.periodic.get(item.id)
         schedule = self.of_row(item.row) if declared is None else declared.schedule
         if schedule is None:
             return None
@@ -70,7 +66,7 @@ class RowSchedules:
 
     def marked(self, item: PipelineItem[Any], due_at: datetime) -> datetime:
         """Return a due time that an outcome asks for, so that it stands for a declared row."""
-        declared = self.periodic.get(item.id) if self.periodic else None
+        declared = self.periodic.get(item.id)
         return due_at if declared is None else marked(due_at, mark_of(declared.schedule))
 
 
@@ -89,9 +85,7 @@ def row_schedules(
     of_row: Callable[[Any], Schedule | None] | None,
     periodic: object,
 ) -> RowSchedules | None:
-    """Check what the host declared and return the schedules, None if there are none; `ModelError`
-    for what the model lacks, `SettingsError` for what is no schedule, or declared twice.
-    """
+    """Check what the host declared and return the schedules, None if there are none."""
     if schedule is not None:
         _check_schedule(name, schedule)
     if inspect.iscoroutinefunction(of_row):
@@ -137,8 +131,6 @@ def _declared(
         if own is None:
             raise _wrong(name, "given a schedule each, or the pipeline has one", row.key)
         _check_schedule(f"{name}.periodic", own)
-        if row.key is None or not isinstance(row.key, Hashable):
-            raise _wrong(name, "declared by their keys", row.key)
         if row.key in declared:
             raise _wrong(name, "declared once each, by its key", row.key)
         _check_values(name, leased, row)

@@ -45,9 +45,7 @@ _DurationOrZero = Annotated[timedelta, Field(ge=timedelta(0), le=DURATION_MAX)]
 
 
 _DERIVED: Any = Field(default=None, validate_default=True)
-"""None, also when it is given, becomes a default that depends on another setting:
-`PipelineSettings.derive`.
-"""
+"""None, also when it is given, becomes a default that depends on another setting."""
 
 
 class PipelineSettings(BaseModel):
@@ -127,9 +125,7 @@ class PipelineSettings(BaseModel):
     )
     @classmethod
     def derive(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-        """Return `value` as it is validated, or for None the default that another setting gives,
-        whatever its bounds.
-        """
+        """Return for None the default that another setting gives, whatever its bounds."""
         if value is not None:
             return handler(value)
         lock_timeout = info.data.get("lock_timeout")
@@ -275,48 +271,47 @@ def _as_settings_error(pipeline: str, error: ValidationError) -> SettingsError:
 def _contradictions(s: PipelineSettings) -> Iterator[tuple[tuple[str, ...], str]]:
     two_beats_s = 2 * s.heartbeat_interval.total_seconds() * (1 + JITTER)
     needed = s.lease_margin + timedelta(seconds=two_beats_s) + s.renew_timeout
+    told = {name: f"{name} ({_text(value)})" for name, value in s}
+    lower, upper = "queue_lower_limit_factor", "queue_upper_limit_factor"
     if s.queue_lower_limit_factor > s.queue_upper_limit_factor:
         yield (
-            ("queue_lower_limit_factor", "queue_upper_limit_factor"),
-            f"queue_lower_limit_factor ({s.queue_lower_limit_factor:g}) is above"
-            f" queue_upper_limit_factor ({s.queue_upper_limit_factor:g}); lower the first or"
-            " raise the second",
+            (lower, upper),
+            f"{told[lower]} is above {told[upper]}; lower the first or raise the second",
         )
     if s.heartbeat_trigger >= s.lock_timeout:
         yield (
             ("heartbeat_trigger", "lock_timeout"),
-            f"heartbeat_trigger ({_text(s.heartbeat_trigger)}) must be less than lock_timeout"
-            f" ({_text(s.lock_timeout)}), or every lease would be renewed at every beat; half"
-            " of lock_timeout is a good value",
+            f"{told['heartbeat_trigger']} must be less than {told['lock_timeout']}, or every lease"
+            " would be renewed at every beat; half of lock_timeout is a good value",
         )
     if needed > s.heartbeat_trigger:
         yield (
             ("heartbeat_trigger", "lease_margin", "heartbeat_interval", "renew_timeout"),
-            f"heartbeat_trigger ({_text(s.heartbeat_trigger)}) leaves no room for lease_margin"
-            f" ({_text(s.lease_margin)}) + two beats of heartbeat_interval"
-            f" ({_text(s.heartbeat_interval)}, with jitter) + renew_timeout"
-            f" ({_text(s.renew_timeout)}) = {_text(needed)}; raise heartbeat_trigger or lower"
-            " the others",
+            f"{told['heartbeat_trigger']} leaves no room for {told['lease_margin']} + two beats of"
+            f" heartbeat_interval ({_text(s.heartbeat_interval)}, with jitter) +"
+            f" {told['renew_timeout']} = {_text(needed)}; raise heartbeat_trigger or lower the"
+            " others",
         )
     if s.retry_delay > s.retry_delay_max:
         yield (
             ("retry_delay", "retry_delay_max"),
-            f"retry_delay ({_text(s.retry_delay)}) is above retry_delay_max"
-            f" ({_text(s.retry_delay_max)})",
+            f"{told['retry_delay']} is above {told['retry_delay_max']}",
         )
     if s.stall_limit < s.lock_timeout:
         yield (
             ("stall_limit", "lock_timeout"),
-            f"stall_limit ({_text(s.stall_limit)}) must not be less than lock_timeout"
-            f" ({_text(s.lock_timeout)}): so long a lease lasts anyway",
+            f"{told['stall_limit']} must not be less than {told['lock_timeout']}: so long a lease"
+            " lasts anyway",
         )
     if s.orphaned_after <= s.lock_timeout:
         yield (
             ("orphaned_after", "lock_timeout"),
-            f"orphaned_after ({_text(s.orphaned_after)}) must be more than lock_timeout"
-            f" ({_text(s.lock_timeout)}): a lease that just expired belongs to its pipeline first",
+            f"{told['orphaned_after']} must be more than {told['lock_timeout']}: a lease that just"
+            " expired belongs to its pipeline first",
         )
 
 
-def _text(duration: timedelta) -> str:
-    return f"{duration.total_seconds():g} s"
+def _text(value: Any) -> str:
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds():g} s"
+    return f"{value:g}" if isinstance(value, float) else str(value)

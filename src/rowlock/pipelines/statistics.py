@@ -1,8 +1,5 @@
 """What a pipeline has done and how it is: counters for dashboards, health for probes. Frozen
-snapshots of bounded size.
-
-Durations are counted in buckets, one per bound: no object per row, and a quantile of any two
-snapshots is a subtraction.
+snapshots of bounded size: durations are counted in buckets, with no object per row.
 
 Source of the bounds: OpenTelemetry's advice for durations of messaging, and four more for work that
 takes minutes.
@@ -86,26 +83,13 @@ class Histogram:
 
 
 class Histograms:
-    """The distributions of one pipeline since its start. Written by its actors.
-
-    Attributes:
-        process: how long attempts took, without waiting.
-        queue_wait: from the claim's place in the queue to the attempt.
-        pickup: from the time at which a row was due to its attempt, by the database's clock.
-        fetch: how long claims took.
-        fetch_rows: how many rows each brought.
-        write: how long transactions took that wrote outcomes.
-        write_rows: how many outcomes each wrote.
-        lease_margin: how much trust was left when leases were renewed; the least of each round.
-    """
-
-    fetch: Histogram
+    fetch: Histogram  # how long claims took
     fetch_rows: Histogram
-    lease_margin: Histogram
-    pickup: Histogram
+    lease_margin: Histogram  # the least trust that was left in each round of renewals
+    pickup: Histogram  # from when a row was due to its attempt, by the database's clock
     process: Histogram
     queue_wait: Histogram
-    write: Histogram
+    write: Histogram  # how long transactions took that wrote outcomes
     write_rows: Histogram
 
     def __init__(self, pipeline: str = "") -> None:
@@ -180,19 +164,17 @@ class PipelineStatistics:
     """One pipeline at one moment.
 
     Attributes:
-        pipeline: its name.
         queued: items that wait for a worker.
         running: items whose `process` runs.
         tracked: items whose leases are kept alive.
-        counters: totals since the start, by name.
+        counters: totals since the start.
         buckets: distributions since the start: ``process``, ``queue_wait``, ``pickup``, ``fetch``,
             ``write`` and ``lease_margin`` in seconds, ``fetch_rows`` and ``write_rows``.
         capacity: most items that the queue takes now.
         workers: how many items are worked on at once at most.
         settling: items whose attempt has ended and whose outcome is on its way.
         abandoned: attempts that ignored their cancellation and still run.
-        longest_running_s: for how long the oldest attempt has been running, in seconds; 0 if none
-            is.
+        longest_running_s: for how long the oldest attempt has been running, in seconds.
         clock_skew_s: by how much the clock of this process is ahead of the database's, as of the
             last claim that brought rows, in seconds; None before.
     """
@@ -216,13 +198,10 @@ class ItemView:
     """One item of a pipeline at one moment.
 
     Attributes:
-        pipeline: its name.
-        row_id: the row's primary key.
         state: ``queued``, ``running`` or ``settling``.
         place: among those that are queued, from 0; None for others.
         since_s: for how long it has been in this state, in seconds.
         attempt: which attempt this is, from 1.
-        lock_token: of its claim.
     """
 
     pipeline: str
@@ -239,9 +218,8 @@ class PipelineHealth:
     """Whether one pipeline works.
 
     Attributes:
-        pipeline: its name.
         state: ``new``, ``running``, ``stopping`` or ``stopped``.
-        loops_alive: each loop by name, and whether it runs at this moment.
+        loops_alive: each loop, and whether it runs at this moment.
         fetch_failures: fetches that failed since the last one that did not.
         renewal_failures: renewals that failed since the last one that did not.
         last_error: the last of those failures, shortened; None while all is well.
@@ -279,7 +257,6 @@ class ManagerHealth:
     """Whether all pipelines of a manager work.
 
     Attributes:
-        pipelines: each of them.
         notifications: the channel to other replicas, if the manager has `notify`. Without it
             rows are found later, so it does not affect health.
         longest_stall_s: for how long the event loop stood still at most since the start, in
