@@ -1,8 +1,5 @@
-"""What services say about a row's time: make it due, set it aside, or put it back. Writes no lock
-column.
-
-A service may say so while the row is being worked on: the outcome keeps a due time that changed
-meanwhile, and a row that was parked meanwhile stays parked, for the reason that was given.
+"""What services say about a row's time, also while it is being worked on: make it due, set it
+aside, or put it back. Writes no lock column.
 """
 
 from __future__ import annotations
@@ -26,8 +23,9 @@ async def make_due(session: AsyncSession, row: object) -> None:
     """Make `row` due now, in the caller's transaction: no minimum interval delays a request of a
     service.
 
-    A parked row stays parked. Hint the pipeline after the commit, as after any change. What else is
-    pending in the session is flushed first, and the instance's own attributes are set.
+    A parked row stays parked, and the outcome of an attempt that is under way keeps the due time.
+    Hint the pipeline after the commit, as after any change. What is pending in the session is
+    flushed first.
 
     Raises:
         ModelError: the model has no `ScheduleColumns`.
@@ -41,9 +39,8 @@ async def park(session: AsyncSession, row: object, reason: str) -> None:
     """Set `row` aside, in the caller's transaction, until it is unparked: nothing claims
     it, and its `last_error` is `reason`.
 
-    An attempt that is under way goes on. Its outcome is written, and the row stays parked, for this
-    reason. What else is pending in the session is flushed first, and the instance's own attributes
-    are set.
+    The outcome of an attempt that is under way is written, and the row stays parked, for this
+    reason. What is pending in the session is flushed first.
 
     Raises:
         ModelError: the model has no `ScheduleColumns`.
@@ -67,13 +64,7 @@ async def unpark(
     Rows of a model are found and written by one statement, and their pipelines are hinted after the
     commit. After one row, hint the pipeline yourself, as after any change.
 
-    Args:
-        session: joined; what is pending in it is flushed first.
-        row: an instance, or a mapped class: every parked row of it.
-        where: of a class, only parked rows where this SQL expression holds.
-
-    Returns:
-        How many rows were put back.
+    Returns how many rows were put back. What is pending in the session is flushed first.
 
     Raises:
         ModelError: the model has no `ScheduleColumns`.
@@ -149,12 +140,11 @@ async def _write(
     bind_of(session, leased)  # refuses a session that is not async
     # A row added in this transaction has no key before the flush.
     await session.flush()
-    identity = inspect(row).identity
-    if identity is None:
+    if (identity := inspect(row).identity) is None:
         raise PipelineError(
             f"this {leased.name} is not in the database; add it to the session first"
         )
-    key = identity[0]
+    [key] = identity
     if not await write_past_lease(session, leased, key, values=without_onupdate(leased, values)):
         raise PipelineError(
             f"{leased.name} {key} is no longer there; it was deleted by another transaction"

@@ -1,12 +1,8 @@
 """Hold rows as a service: the lease of a pipeline, taken by an API handler that must change what
 pipelines work on.
 
-The one idea: no connection is held while waiting. To take the rows is one short transaction,
-tried again until they are free or time is up; to hold them is a lease in the rows, renewed
-meanwhile by a task; the service's own transactions are its own business.
-
-Not here: changes that need not be made at once. `request_update` asks the pipeline to make them,
-without waiting.
+No connection is held while waiting. To take the rows is one short transaction, tried again until
+they are free or time is up; to hold them is a lease in the rows, renewed meanwhile by a task.
 
 Source: dstack, "all write APIs must respect DB-level locks".
 """
@@ -17,7 +13,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, Generic
 
 from sqlalchemy import not_, select, type_coerce
 from sqlalchemy.exc import DBAPIError
@@ -50,8 +47,6 @@ from rowlock.rows.leased_table import LeasedTable, ModelT, changed_attributes
 from rowlock.tasks import finish
 
 logger = get_logger(__name__)
-
-T = TypeVar("T")
 
 HOLD_LOCK_TIMEOUT = timedelta(seconds=30)
 """How long the lease of a service lasts that died with it."""
@@ -91,7 +86,11 @@ class HeldByService(Generic[ModelT]):
         self.lock_token = leased.new_token()
         self.lock_owner = f"{owner}{OWNER_SEPARATOR}{str(self.lock_token)[:8]}"
         leased.check_owner(self.lock_owner)
-        self._session_factory, self._leased, self._lease_s = session_factory, leased, lease_s
+        self._leased, self._lease_s = leased, lease_s
+        self._engine = bind_of(session_factory(), leased)
+        self._transact: Callable[..., Awaitable[Any]] = partial(
+            in_transaction, session_factory, leased, timeout=DATABASE_TIMEOUT
+        )
         self._trusted_until = 0.0
         self._guarded: list[tuple[Session, SessionTransaction | None]] = []
         self._acquired: Acquired | None = None
@@ -132,11 +131,7 @@ class HeldByService(Generic[ModelT]):
         if lost or (self.keys and monotonic() >= self._trusted_until):
             raise LeaseLost(pipeline=self.lock_owner, row_id=", ".join(map(str, self.keys)))
 
-    def _trust_from(self, sent_at: float) -> None:
-        self._trusted_until = sent_at + self._lease_s * (1 - MARGIN)
-
     async def _begin(self, timeout_s: float) -> None:
-        """Acquire the rows within `timeout_s`, and renew them from then on."""
         ends_at, tries = monotonic() + timeout_s, 0
         while True:
             tries += 1
@@ -161,7 +156,7 @@ class HeldByService(Generic[ModelT]):
         leased, until = self._leased, database_time_after(timedelta(seconds=self._lease_s))
         lease = self.lock_token, self.lock_owner, until
         named = leased.attribute(leased.key_name).in_(self.keys)
-        dialect = LEASES.on(bind_of(self._session_factory(), leased).dialect.name)
+        dialect = LEASES.on(self._engine.dialect.name)
         async with dialect.excluding(leased, timeout=lockset_wait) as held:
             sent_at = monotonic()
 
@@ -172,11 +167,9 @@ class HeldByService(Generic[ModelT]):
                 return self._acquired
 
             self.keys = tuple(await self._transact(work, purpose="hold rows"))
-        self._trust_from(sent_at)
+        self._trusted_until = sent_at + self._lease_s * (1 - MARGIN)
 
     async def _renew(self) -> None:
-        """Renew the lease three times in its length; a failure is tried again while it lasts."""
-
         async def work(session: AsyncSession, connection: AsyncConnection) -> Renewed:
             until = database_time_after(timedelta(seconds=self._lease_s))
             return await renew_keys(
@@ -196,7 +189,7 @@ class HeldByService(Generic[ModelT]):
                 self._trusted_until = monotonic()
             elif not renewed.lagging and monotonic() < self._trusted_until:
                 self.keys = tuple(key for key in self.keys if key in renewed.done)
-                self._trust_from(sent_at)
+                self._trusted_until = sent_at + self._lease_s * (1 - MARGIN)
 
     def _check_end(self) -> None:
         """Refuse to end a block that leaves a guarded transaction open, or has guarded none and
@@ -217,7 +210,6 @@ class HeldByService(Generic[ModelT]):
         self._check_trust()
 
     async def _release(self) -> None:
-        """End the renewals and release the rows. If the database does not take it, they expire."""
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.wait({self._renewing})
@@ -258,22 +250,6 @@ class HeldByService(Generic[ModelT]):
             seconds_left=None if row is None else (row[1] - row[2]).total_seconds(),
         )
 
-    async def _transact(
-        self,
-        work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
-        *,
-        purpose: str,
-        writes: bool = True,
-    ) -> T:
-        return await in_transaction(
-            self._session_factory,
-            self._leased,
-            work,
-            purpose=purpose,
-            timeout=DATABASE_TIMEOUT,
-            writes=writes,
-        )
-
 
 @asynccontextmanager
 async def hold_rows(
@@ -299,11 +275,9 @@ async def hold_rows(
     Args:
         session_factory: the host's.
         model: a mapped class with the lock columns.
-        ids: keys of the rows, at most `ACQUIRED_ROWS_MAX`; ids of rows that do not exist are passed
-            over.
+        ids: keys of the rows, at most `ACQUIRED_ROWS_MAX`; those of no row are passed over.
         timeout: how long to wait for them, a number being seconds, up to `WAIT_S_MAX`; 0 asks once.
-        lock_timeout: after what time the rows are free if this process dies; renewed until the
-            block ends.
+        lock_timeout: after what time the rows are free if this process dies.
         owner: who holds them, for `LockWaitTimeout.holder` and for those who look at the table.
 
     Raises:
@@ -313,8 +287,7 @@ async def hold_rows(
             database that was away, a guarded transaction that took longer than the lease).
         PipelineError: at the end of the block: a guarded transaction is still open, or
             `held.rows` was changed and no transaction guarded, which writes nothing.
-        TransactionTimeout: the database did not answer in time; rows that were leased are free
-            when their lease ends.
+        TransactionTimeout: the database did not answer in time.
         ModelError: `model` cannot be leased.
         ConfigurationError: the session factory is bound to no engine that can keep leases.
     """

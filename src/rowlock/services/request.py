@@ -1,9 +1,5 @@
 """Requests of services: write columns of the service's own to a row without its lease, and make it
-due.
-
-A lease keeps pipelines apart; it does not keep a service from saying what it wants. What it writes
-is seen by the next attempt, and an outcome that was computed before is kept from overwriting it by
-the pipeline's `intent`. Writes no lock column.
+due. Writes no lock column.
 """
 
 from __future__ import annotations
@@ -86,15 +82,8 @@ async def request_update(
     Without `ScheduleColumns` a row that was just processed still waits for
     `min_processing_interval`.
 
-    Args:
-        session: the caller's; what is pending in it is flushed first.
-        model: a mapped class with the lock columns.
-        id: the row's key.
-        values: update map, keys being attributes or names; `NOW_PLACEHOLDER` stands for the
-            transaction's time.
-
-    Returns:
-        Whether there is such a row.
+    Keys of `values` are attributes or names; `NOW_PLACEHOLDER` stands for the transaction's time.
+    What is pending in the session is flushed first. Returns whether there is such a row.
 
     Raises:
         OutcomeError: a column is unknown, the key, or one that rowlock keeps.
