@@ -1,20 +1,16 @@
 """Steps for the host's own migrations: adopt a table, index it, and undo both; and what Alembic's
 autogenerate needs to write them.
 
-The one idea: the host's migration stays in charge. It hands in Alembic's ``op``, which runs the
-steps in the host's order and in the host's transaction; Alembic is the host's, and is imported when
-`autogenerate_options` is called in ``env.py``, and not before. What a step does to columns never
-changes: a migration that was written once must do the same in three years, so a later column will
-come as a later step. An index is what the claims of this version want.
+The host's migration stays in charge: it hands in Alembic's ``op``, which runs the steps in the
+host's order and in the host's transaction. What a step does to columns never changes: a migration
+that was written once must do the same in three years, so a later column will come as a later step.
+An index is what the claims of this version want.
 
 Locks, on PostgreSQL: adding and dropping columns takes ``ACCESS EXCLUSIVE`` for a moment and
 rewrites nothing (``now()`` is stable, so even ``due_at`` is a change of the catalogue alone). The
 moment begins when older transactions let go of the table, and whoever comes later queues behind it:
 run ``SET LOCAL lock_timeout = '3s'`` first, and try again. SQLite (3.35 or newer) rewrites the rows
-where a column is dropped, and nothing where one is added.
-
-Not here: what the indexes are made of (``rows/indexes.py``); the columns and indexes of dispatching
-pipelines (``rowlock.dispatch.migrations``).
+where a column is dropped.
 
 Source: PostgreSQL, "ALTER TABLE", "CREATE INDEX" and "Heap-Only Tuples"; Alembic, "Running batch
 migrations".
@@ -64,9 +60,6 @@ FILLFACTOR = 70
 
 MigrationOperations: TypeAlias = Any
 """Alembic's ``op``, or an ``Operations`` object: Alembic is the host's dependency and not ours."""
-
-
-# ---------------------------------------------------------------- columns
 
 
 def lock_columns() -> list[Column[Any]]:
@@ -125,9 +118,6 @@ def drop_schedule_columns(
     drop_columns(op, table_name, schedule_columns(), schema=schema)
 
 
-# ---------------------------------------------------------------- indexes
-
-
 def add_due_index(
     op: MigrationOperations,
     table_name: str,
@@ -145,7 +135,7 @@ def add_due_index(
     share the table.
 
     Args:
-        op: Alembic's, handed in by the migration.
+        op: Alembic's.
         table_name: the host's table.
         ready: what the pipeline's ``ready()`` says, as SQL (``"status = 'submitted'"``); the
             database uses the index only where the claim's condition implies this one.
@@ -194,13 +184,8 @@ def add_parked_index(
     """Add the index with which parked rows are counted and listed: `parked_at` and the key of those
     rows alone. Claims and heartbeats never write it.
 
-    Args:
-        op: Alembic's, handed in by the migration.
-        table_name: the host's table, which has the columns of `ScheduleColumns`.
-        key: the primary key.
-        schema: where the table is.
-        name: of the index, ``ix_<table>_parked_at`` by default.
-        concurrently: as for `add_due_index`.
+    The arguments are those of `add_due_index`; the index is named ``ix_<table>_parked_at`` by
+    default, and `key` is the primary key.
     """
     names = name or index_name(table_name, PARKED), table_name
     _build(op, names, ParkedIndex(key), schema=schema, concurrently=concurrently)
@@ -252,9 +237,6 @@ def _drop(
         op.drop_index(*names, schema=schema, if_exists=True, **concurrent)
 
 
-# ---------------------------------------------------------------- storage
-
-
 def set_fillfactor(
     op: MigrationOperations,
     table_name: str,
@@ -269,16 +251,11 @@ def set_fillfactor(
     stay so until their rows move. Takes ``SHARE UPDATE EXCLUSIVE``, which lets reads and writes go
     on. Does nothing on SQLite.
 
-    Args:
-        op: Alembic's, handed in by the migration.
-        table_name: the host's table.
-        percent: how far a page is filled at first, as PostgreSQL takes it: 10 to 100; None takes
-            the setting back.
-        schema: where the table is.
+    `percent` is how far a page is filled at first, as PostgreSQL takes it: 10 to 100; None takes
+    the setting back.
     """
-    quoted = op.get_context().dialect.identifier_preparer.format_table(
-        table(table_name, schema=schema)
-    )
+    preparer = op.get_context().dialect.identifier_preparer
+    quoted = preparer.format_table(table(table_name, schema=schema))
     statement = _rows(op).set_fillfactor(quoted, percent)
     if statement is not None:
         op.execute(text(statement.replace(":", r"\:")))  # a colon would begin a parameter
@@ -286,9 +263,6 @@ def set_fillfactor(
 
 def _rows(op: MigrationOperations) -> Any:
     return ROWS.on(op.get_context().dialect.name)
-
-
-# ---------------------------------------------------------------- autogenerate
 
 
 def autogenerate_options(
@@ -303,13 +277,8 @@ def autogenerate_options(
       there, it is built ``CONCURRENTLY``, in a migration of its own, which comes last.
     - Pages of a new or newly adopted table get room for heartbeats, by `set_fillfactor`.
 
-    Args:
-        render_item: the host's own function for this option of Alembic's, if there is one; it is
-            asked first.
-        process_revision_directives: likewise; it is called last, with what is to be written.
-
-    Raises:
-        ImportError: Alembic is not installed.
+    Functions of the host's own go in: `render_item` is asked first, and
+    `process_revision_directives` called last, with what is to be written.
     """
     from rowlock.migrations.autogenerate import directives_hook, item_renderer  # noqa: PLC0415 - Alembic is the host's
 

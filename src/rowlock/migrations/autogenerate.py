@@ -1,8 +1,8 @@
 """What Alembic's autogenerate found, made into migrations that run as they are, of steps that are
 written as calls of our own, and reversed for the downgrade.
 
-The one idea: Alembic compares, and what it found is rewritten. An index of the claim becomes a step
-of ours, which is the same on all databases and knows how to be built ``CONCURRENTLY``.
+An index of the claim becomes a step of ours, which is the same on all databases and knows how to be
+built ``CONCURRENTLY``.
 
 Alembic does not compare the condition of an index. So the database's planner is asked for what the
 model's index says: if no index can serve that, in order, then the index of this name is another
@@ -138,11 +138,10 @@ def compare_claim_indexes(
     connection = context.connection
     if connection is None:
         return
-    tables = [one.ops if isinstance(one, ModifyTableOps) else [one] for one in steps.ops]
     told = {
         step.index_name
-        for each in tables
-        for step in each
+        for one in steps.ops
+        for step in (one.ops if isinstance(one, ModifyTableOps) else [one])
         if isinstance(step, CreateIndexOp | DropIndexOp)
     }
     for table in context.sorted_tables:
@@ -151,7 +150,10 @@ def compare_claim_indexes(
         known = {one.name for one in seen} - told
         for index in declared:
             if index.name in known and not _is_served(connection, index, seen):
-                steps.ops.append(_made_anew(connection, table, index))
+                there = Table(table.name, MetaData(), schema=table.schema, autoload_with=connection)
+                old = next(one for one in there.indexes if one.name == index.name)
+                anew: list[Any] = [DropIndexOp.from_index(old), CreateIndexOp.from_index(index)]
+                steps.ops.append(ModifyTableOps(table.name, anew, schema=table.schema))
 
 
 def _is_served(connection: Connection, index: Index, seen: tuple[IndexSeen, ...]) -> bool:
@@ -172,16 +174,7 @@ def _is_served(connection: Connection, index: Index, seen: tuple[IndexSeen, ...]
     return name is not None
 
 
-def _made_anew(connection: Connection, table: Table, index: Index) -> ModifyTableOps:
-    there = Table(table.name, MetaData(), schema=table.schema, autoload_with=connection)
-    old = next(one for one in there.indexes if one.name == index.name)
-    steps: list[Any] = [DropIndexOp.from_index(old), CreateIndexOp.from_index(index)]
-    return ModifyTableOps(table.name, steps, schema=table.schema)
-
-
-ItemRenderer: TypeAlias = Callable[[str, Any, AutogenContext], Any]
-DirectivesHook: TypeAlias = Callable[[MigrationContext, Any, list[MigrationScript]], None]
-TableKey: TypeAlias = tuple[str | None, str]  # schema and name of a table
+Tables: TypeAlias = dict[tuple[str | None, str], Table]  # by schema and name
 
 OwnIndex: TypeAlias = DueIndex | ParkedIndex
 
@@ -189,7 +182,7 @@ _IS_PARKED: Final = re.compile(rf'\(*"?{PARKED}"? IS NOT NULL\)*', re.IGNORECASE
 """The condition of an index of parked rows, as a database has it."""
 
 
-def item_renderer(own: ItemRenderer | None) -> ItemRenderer:
+def item_renderer(own: Any) -> Callable[[str, Any, AutogenContext], Any]:
     """Return what renders our types and defaults, after `own`, the host's."""
 
     def render(kind: str, item: Any, context: AutogenContext) -> Any:
@@ -210,19 +203,24 @@ def item_renderer(own: ItemRenderer | None) -> ItemRenderer:
     return render
 
 
-def directives_hook(own: DirectivesHook | None) -> DirectivesHook:
+def directives_hook(own: Any) -> Callable[[MigrationContext, Any, list[MigrationScript]], None]:
     """Return what rewrites the steps of a revision, before `own`, the host's."""
 
     def rewrite(
         context: MigrationContext, revision: Any, directives: list[MigrationScript]
     ) -> None:
-        for script in tuple(directives):
-            has_identities = context.dialect.supports_identity_columns
-            given = context.opts.get("target_metadata")
-            metadata = [given] if isinstance(given, MetaData) else list(given or ())
-            indexes = _rewrite(script, metadata, has_identities=has_identities)
-            if indexes:
-                directives.append(_script_of(indexes, after=script))
+        has_identities = context.dialect.supports_identity_columns
+        given = context.opts.get("target_metadata")
+        metadata = [given] if isinstance(given, MetaData) else list(given or ())
+        tables: Tables = {
+            (table.schema, table.name): table for one in metadata for table in one.tables.values()
+        }
+        apart = [
+            _script_of(indexes, after=script)
+            for script in directives
+            if (indexes := _rewrite(script, tables, has_identities=has_identities))
+        ]
+        directives += apart
         if own is not None:
             own(context, revision, directives)
 
@@ -230,12 +228,9 @@ def directives_hook(own: DirectivesHook | None) -> DirectivesHook:
 
 
 def _rewrite(
-    script: MigrationScript, metadata: Iterable[MetaData], *, has_identities: bool
+    script: MigrationScript, tables: Tables, *, has_identities: bool
 ) -> list[MigrateOperation]:
     """Rewrite the steps of `script`, and return those that want a migration of their own."""
-    tables: dict[TableKey, Table] = {
-        (table.schema, table.name): table for one in metadata for table in one.tables.values()
-    }
     several_databases = len(script.upgrade_ops_list) > 1
     apart: list[MigrateOperation] = []
     for up, down in zip(script.upgrade_ops_list, script.downgrade_ops_list, strict=True):
@@ -256,7 +251,7 @@ def _rewrite(
     return apart
 
 
-def _check_drops(steps: Collection[MigrateOperation], tables: dict[TableKey, Table]) -> None:
+def _check_drops(steps: Collection[MigrateOperation], tables: Tables) -> None:
     """Refuse to drop indexes that the module of a pipeline may declare which was not imported."""
     own = [step for step in steps if isinstance(step, WrittenStep)]
     added = {
@@ -321,7 +316,7 @@ def _script_of(steps: Sequence[MigrateOperation], *, after: MigrationScript) -> 
 
 
 def _steps_of(
-    steps: Sequence[MigrateOperation], tables: dict[TableKey, Table], *, has_identities: bool
+    steps: Sequence[MigrateOperation], tables: Tables, *, has_identities: bool
 ) -> Iterator[MigrateOperation]:
     new = {(step.schema, step.table_name) for step in steps if isinstance(step, CreateTableOp)}
     for step in steps:
@@ -354,9 +349,7 @@ def _is_leased(columns: Iterable[Any]) -> bool:
     return {"lock_token", "lock_expires_at"} <= {getattr(one, "name", None) for one in columns}
 
 
-def _index_step(
-    step: MigrateOperation, tables: dict[TableKey, Table], *, is_new: bool
-) -> WrittenStep | None:
+def _index_step(step: MigrateOperation, tables: Tables, *, is_new: bool) -> WrittenStep | None:
     """Return our step for an index of claims, or of parked rows; None if it is another one."""
     if not isinstance(step, CreateIndexOp | DropIndexOp):
         return None
