@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from operator import is_
 from typing import cast
 
 from sqlalchemy.exc import DBAPIError, StatementError
@@ -29,8 +28,8 @@ _CLASSES = re.compile(r"(?:\([\w.]+\) ?)?(?:<class '[\w.]+'>: )?")
 """What SQLAlchemy puts in front of a driver's text."""
 _ARGUMENT = re.compile(r"(query argument \$\d+[^:]*): .*")
 """Of a driver, of a value that it cannot send."""
-_WITHOUT_VALUES = re.compile(r"[^'\"\d:<]*")
-"""As much of a text as holds no quoted value, no number and nothing behind a colon."""
+_VALUES = re.compile(r"['\"\d:<]")
+"""Where a quoted value, a number or what stands behind a colon begins."""
 _COLUMN = "rowlock_column"
 """Where an error keeps the column that it is about."""
 _DATA_ERRORS = "22"
@@ -100,12 +99,11 @@ def _sqlstate(error: BaseException) -> str:
 
 
 def _vague(text: str) -> str:
-    beginning = _WITHOUT_VALUES.match(text)
-    return beginning.group().strip() if beginning else ""
+    return _VALUES.split(text, 1)[0].strip()
 
 
-_Seen = dict[tuple[int, bool], tuple[BaseException, BaseException | None]]
-"""Errors that were looked at and their copies, by id and by whether below a database's error.
+_Seen = dict[tuple[int, bool], BaseException | None]
+"""Copies of errors that were looked at, by id and by whether below a database's error.
 
 A member of a group is mostly its context as well: looked at along each way to it, a nest of groups
 would double with each level.
@@ -122,10 +120,9 @@ def _redacted(
     if key not in seen:
         if len(seen) >= LOOKED_AT_MAX:
             return None
-        # One that is chained to itself ends here. It is kept, since ids are used again.
-        seen[key] = (error, None)
-        seen[key] = (error, _cut(error, depth=depth + 1, seen=seen, is_below=is_below))
-    return seen[key][1]
+        seen[key] = None  # one that is chained to itself ends here
+        seen[key] = _cut(error, depth=depth + 1, seen=seen, is_below=is_below)
+    return seen[key]
 
 
 def _cut(error: BaseException, *, depth: int, seen: _Seen, is_below: bool) -> BaseException:
@@ -134,15 +131,14 @@ def _cut(error: BaseException, *, depth: int, seen: _Seen, is_below: bool) -> Ba
     context = error.__context__
     context = context if is_cut_off else _redacted(context, depth=depth, seen=seen)
     given = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    redacted = (_redacted(member, depth=depth, seen=seen) for member in given)
-    members = [member for member in redacted if member is not None]
+    members = [_redacted(member, depth=depth, seen=seen) for member in given]
     text = _vague(text_of(error)) if is_below and not is_of_database else text_of(error)
-    links = [cause, context, *members]
-    given_links = [error.__cause__, error.__context__, *given]
-    is_same = len(links) == len(given_links) and all(map(is_, links, given_links))
-    if is_same and text == str(error):
+    links = zip(
+        (cause, context, *members), (error.__cause__, error.__context__, *given), strict=True
+    )
+    if text == str(error) and all(link is before for link, before in links):
         return error
-    copy = _copy(error, text, members)
+    copy = _copy(error, text, [member for member in members if member is not None])
     copy.__cause__, copy.__context__ = cause, None if is_cut_off else context
     copy.__suppress_context__, copy.__traceback__ = is_cut_off, error.__traceback__
     return copy

@@ -49,15 +49,12 @@ class Cron:
     timezone: str = "UTC"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.expression, str) or not isinstance(self.timezone, str):
+        are_texts = isinstance(self.expression, str) and isinstance(self.timezone, str)
+        if not are_texts or len(self.expression) > EXPRESSION_MAX:
             raise SettingsError(
-                'Cron takes texts, such as Cron("0 3 * * *", "Europe/Berlin"), not'
-                f" {self.expression!r:.100}, {self.timezone!r:.100}"
-            )
-        if len(self.expression) > EXPRESSION_MAX:
-            raise SettingsError(
-                f"a cron expression has {EXPRESSION_MAX} characters at most; that is"
-                f" {self.expression!r:.50}..."
+                f"Cron takes texts, of {EXPRESSION_MAX} characters at most, such as"
+                f' Cron("0 3 * * *", "Europe/Berlin"), not {self.expression!r:.100},'
+                f" {self.timezone!r:.100}"
             )
         self.next_after(datetime(2000, 1, 1, tzinfo=UTC))
 

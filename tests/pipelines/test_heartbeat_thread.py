@@ -140,7 +140,6 @@ async def test_a_cut_that_fails_is_made_again(
     heartbeat_thread = HeartbeatThread(
         sqlite_database.session_factory, renew_timeout=timedelta(seconds=1)
     )
-    heartbeat_thread.abort_after(timedelta(seconds=1), look_every=timedelta(milliseconds=10))
     await heartbeat_thread.run(nothing)
     async with asyncio.timeout(HANG_S_MAX):
         await again.wait()

@@ -99,10 +99,14 @@ class LoopMonitor:
 CLOSE_S_MAX = 5.0
 """How long tasks there may take to end, and connections to close, in seconds each."""
 ENDS_S_MAX = 4 * CLOSE_S_MAX
+LOOKS_PER_LIMIT = 5
 
 
 class HeartbeatThread:
-    """One replica's thread, loop and connections; `sessions` is for the thread only."""
+    """One replica's thread, loop and connections; `sessions` is for the thread only.
+
+    Open transactions are aborted once the host's loop has stalled for `renew_timeout`.
+    """
 
     def __init__(
         self, session_factory: async_sessionmaker[AsyncSession], *, renew_timeout: timedelta
@@ -112,18 +116,11 @@ class HeartbeatThread:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_stopped = asyncio.Event()
-        self._limit_s = self._look_every_s = renew_timeout.total_seconds()
+        self._limit_s = renew_timeout.total_seconds()
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Run `work` in the thread until it ends. Cancelling cancels it without waiting."""
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._running_loop()))
-
-    def abort_after(self, limit: timedelta, *, look_every: timedelta) -> None:
-        """Abort open transactions once the host's loop has stalled for `limit`. The shortest limit
-        of all pipelines counts, since transactions are not tracked by pipeline.
-        """
-        self._limit_s = min(self._limit_s, limit.total_seconds())
-        self._look_every_s = min(self._look_every_s, look_every.total_seconds())
 
     async def stop(self) -> None:
         """Wait for what runs in the thread, close its connections, and end it. Idempotent."""
@@ -166,7 +163,7 @@ class HeartbeatThread:
 
     async def _abort_stalled(self) -> None:
         while True:
-            await sleep(self._look_every_s)
+            await sleep(self._limit_s / LOOKS_PER_LIMIT)
             if self.monitor.stalled_s >= self._limit_s:
                 thread, limit_s = self.monitor.thread, self._limit_s
                 try:

@@ -103,9 +103,6 @@ class Heartbeater(Generic[ModelT]):
     async def run(self) -> None:
         """Renew, again and again, where leases are renewed."""
         if self.thread is not None:
-            self.thread.abort_after(
-                self._settings.renew_timeout, look_every=self._settings.heartbeat_interval
-            )
             await self.thread.run(self.beat)
             self.thread = None  # it cannot be done there
         await self.beat()
