@@ -270,17 +270,15 @@ class Supervisor:
         if error is None:
             return
         self.restarts += 1
-        tell_replaced(self._pipeline, name, error)
+        is_cancelled = isinstance(error, asyncio.CancelledError)
+        why = "cancelled from outside" if is_cancelled else describe(error)
+        text = "%(pipeline)s: the %(loop)s died and is replaced: %(error)s"
+        extra = {"pipeline": self._pipeline, "loop": name, "error": why}
+        logger.error(text, extra, exc_info=None if is_cancelled else error)
+        events.emit(events.LoopReplaced(self._pipeline, name, why))
+        if self._loops.get(name) is not task:
+            return  # it was left, and another one of its name runs
         deaths += 1
         delay_s = exponential(deaths, first_s=RESTART_DELAY_S, most_s=RESTART_DELAY_S_MAX)
         begin = partial(self.keep, name, loop, deaths=deaths)
         asyncio.get_running_loop().call_later(delay_s, begin)
-
-
-def tell_replaced(pipeline: str, name: str, error: BaseException) -> None:
-    is_cancelled = isinstance(error, asyncio.CancelledError)
-    why = "cancelled from outside" if is_cancelled else describe(error)
-    text = "%(pipeline)s: the %(loop)s died and is replaced: %(error)s"
-    extra = {"pipeline": pipeline, "loop": name, "error": why}
-    logger.error(text, extra, exc_info=None if is_cancelled else error)
-    events.emit(events.LoopReplaced(pipeline, name, why))
