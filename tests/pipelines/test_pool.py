@@ -94,7 +94,7 @@ async def test_a_worker_that_is_cancelled_as_it_is_woken_leaves_its_row_to_the_n
         def feed_and_cancel() -> None:
             feed()
             for task in asyncio.all_tasks():
-                if task.get_name().endswith("worker 1 loop"):
+                if task.get_name().endswith("worker 1"):
                     task.cancel()
             pipeline.run.context.queue.on_items = feed
 

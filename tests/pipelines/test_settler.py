@@ -138,7 +138,7 @@ async def test_a_worker_that_is_cancelled_takes_no_outcome_with_it(
         async with PipelineManager(virtual_database.session_factory, [pipeline]):
             await until(lambda: faults.count(is_outcome))
             for task in asyncio.all_tasks():
-                if task.get_name() == "rowlock: VolumePipeline worker 1 loop":
+                if task.get_name() == "rowlock: VolumePipeline worker 1":
                     task.cancel()
             await turns(50)
             faults.heal()

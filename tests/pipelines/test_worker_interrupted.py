@@ -173,7 +173,7 @@ async def test_a_row_whose_process_will_not_end_is_left_to_its_lease(
         await until(lambda: pipeline.items)
         if how == "cancelled":
             for task in asyncio.all_tasks():
-                if task.get_name().endswith("worker 1 loop"):
+                if task.get_name().endswith("worker 1"):
                     task.cancel("meant for somebody else")
             await asyncio.sleep(10)
         await pipeline.drain(timedelta(0))
