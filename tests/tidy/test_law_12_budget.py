@@ -20,18 +20,18 @@ LINES = {
     "dialects": 3097,
     "dispatch": 3675,
     "graph": 6735,
-    "ground": 2841,
+    "ground": 2607,
     "insight": 8971,
     "leases": 2903,
     "locks": 739,
-    "migrations": 726,
-    "pipelines": 6768,
+    "migrations": 688,
+    "pipelines": 6643,
     "rows": 2623,
-    "services": 649,
+    "services": 601,
     "streams": 13489,
     "telemetry": 1224,
     "testing": 5235,
-    "tests": 124668,
+    "tests": 124610,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 242
