@@ -17,7 +17,7 @@ LINES = {
     "dashboard": 1775,
     "database": 1114,
     "demo": 652,
-    "dialects": 3097,
+    "dialects": 3094,
     "dispatch": 3675,
     "graph": 6735,
     "ground": 2607,
@@ -25,13 +25,13 @@ LINES = {
     "leases": 2903,
     "locks": 739,
     "migrations": 688,
-    "pipelines": 6643,
-    "rows": 2623,
+    "pipelines": 6642,
+    "rows": 2620,
     "services": 601,
     "streams": 13489,
     "telemetry": 1224,
     "testing": 5235,
-    "tests": 124610,
+    "tests": 124599,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 242
