@@ -40,12 +40,12 @@ from rowlock.hints import NotificationStatistics, PipelineHinter, hint_after_com
 from rowlock.leases.item import PipelineItem
 from rowlock.locks.advisory import (
     advisory_lock_ctx,
+    lock_rows,
     lock_unique_names,
     string_to_lock_id,
     try_advisory_lock_ctx,
 )
 from rowlock.locks.locker import ResourceLocker, get_locker
-from rowlock.locks.rows_until_commit import lock_rows
 from rowlock.pipelines.fetcher import Fetcher
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.lock_graph import Related

@@ -9,9 +9,8 @@ from datetime import timedelta
 import pytest
 
 from rowlock.errors import LockWaitTimeout, Refusal
-from rowlock.locks import lockset as lockset_module
-from rowlock.locks.locker import InMemoryLocker
-from rowlock.locks.lockset import Lockset, LocksetStatistics
+from rowlock.locks import locker as locker_module
+from rowlock.locks.locker import InMemoryLocker, Lockset, LocksetStatistics
 from rowlock.testing import virtual_time
 
 from .takers import NAMESPACE, LockHolder, go_inside, settle, take
@@ -214,7 +213,7 @@ async def test_its_state_can_be_seen(locker: InMemoryLocker, lockset: Lockset) -
 
 async def test_waiters_are_bounded(locker: InMemoryLocker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stuck holder would fill the memory with those who wait for it."""
-    monkeypatch.setattr(lockset_module, "WAITERS_MAX", 2)
+    monkeypatch.setattr(locker_module, "WAITERS_MAX", 2)
     holder, inside = await take(locker, 1), await go_inside(locker)
     waiting = [await take(locker, 1), await go_inside(locker)]
     with pytest.raises(Refusal, match="2 requests wait for locks of 'volumes' already"):

@@ -26,7 +26,7 @@ from .takers import NAMESPACE, LockHolder, go_inside, settle, take
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from rowlock.locks.lockset import Lockset
+    from rowlock.locks.locker import Lockset
 
 _T = TypeVar("_T")
 

@@ -1,12 +1,11 @@
-"""Advisory locks: locks on a name, of which only those know who ask for the same name.
+"""Locks on names and on rows that end with the caller's transaction, so never before the commit.
 
-The one idea: a lock ends with the transaction that it was taken in, so never before the commit. On
-PostgreSQL the server ensures that (``pg_advisory_xact_lock``), also behind a pooler in transaction
-mode; on SQLite the lock is one of this process and event loop (``dialects/sqlite/locks.py``).
-
-Whose transaction: the caller's, handed in as an `AsyncSession` or an `AsyncConnection`; nothing
-here begins or ends it. On SQLite only a session of an engine will do: a bare connection does not
-tell when its commit is done.
+On PostgreSQL the server ensures that, also behind a pooler in transaction mode: by
+``pg_advisory_xact_lock``, and by rows ``FOR NO KEY UPDATE``. On SQLite the lock is one of this
+process and event loop (``dialects/sqlite/locks.py``), of names or of keys in the lockset of the
+table, and only a session of an engine will do: a bare connection does not tell when its commit is
+done. Claims leave rows that are locked so alone and outcomes wait for the commit, so a transaction
+should be short; on SQLite all other writers wait.
 
 `lock_unique_names` is for names to choose freely: look which are taken, take a free one, commit.
 There the holder must see what the last one committed, so its reading starts after the lock; on
@@ -14,22 +13,28 @@ SQLite a transaction is begun anew, at once as a writing one (``BEGIN IMMEDIATE`
 have a unique constraint all the same.
 
 Source: PostgreSQL, "Explicit Locking" (13.3.5), "Transaction Isolation" (13.2) and "System
-Administration Functions" (9.28.10); SQLite, "Isolation In SQLite".
+Administration Functions" (9.28.10); SQLite, "Isolation In SQLite"; dstack, "Release in-memory locks
+only after committing changes" and "Start new transaction after acquiring a lock".
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Hashable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
+from typing import Any, TypeVar
 
-from sqlalchemy import event
+from sqlalchemy import Select, event, inspect, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Mapper, QueryableAttribute, Session
 
 from rowlock.dialects.contract import locks_of
-from rowlock.errors import ConfigurationError, LockWaitTimeout
+from rowlock.errors import ConfigurationError, LockWaitTimeout, ModelError
+from rowlock.execution import execute
+from rowlock.locks.locker import in_order
+
+ModelT = TypeVar("ModelT")
 
 ADVISORY_NAMESPACE = "advisory locks"
 """What `LockWaitTimeout` and statistics call the namespace of these locks."""
@@ -87,7 +92,7 @@ async def advisory_lock_ctx(
     """
     timeout_s = wait_limit_s(timeout)
     if not await _hold(connection, resource, timeout_s):
-        raise timed_out(resource, timeout_s)
+        raise _timed_out(resource, timeout_s)
     yield
 
 
@@ -129,7 +134,7 @@ def refuse_savepoint(session: AsyncSession) -> None:
         )
 
 
-def timed_out(resource: str, timeout_s: float | None) -> LockWaitTimeout:
+def _timed_out(resource: str, timeout_s: float | None) -> LockWaitTimeout:
     return LockWaitTimeout(
         namespace=ADVISORY_NAMESPACE, keys=(resource,), timeout_s=timeout_s or 0.0
     )
@@ -165,7 +170,7 @@ async def lock_unique_names(
         raise TypeError(f"pass an AsyncSession, not a {type(session).__name__}")
     refuse_savepoint(session)
     if not await locks_of(session).hold_name_with_snapshot(session, namespace, timeout_s):
-        raise timed_out(namespace, timeout_s)
+        raise _timed_out(namespace, timeout_s)
     with _no_writes_without_lock(session.sync_session, namespace):
         yield
 
@@ -186,3 +191,83 @@ def _no_writes_without_lock(session: Session, namespace: str) -> Iterator[None]:
         yield
     finally:
         event.remove(session, "before_flush", check)
+
+
+# ---------------------------------------------------------------- rows
+
+
+async def lock_rows(
+    session: AsyncSession,
+    model: type[ModelT],
+    ids: Iterable[Any],
+    *,
+    timeout: timedelta | float | None = None,
+) -> list[ModelT]:
+    """Lock rows until the session's transaction ends, and return them as they are now; joins it and
+    never ends it.
+
+    Instances that the session has already are refreshed. All rows that one transaction needs are
+    best locked by one call: two that each wait for a row of the other end by their timeouts (on
+    PostgreSQL by its deadlock detection).
+
+    Args:
+        session: of an engine; on SQLite, and there before it has written anything in its
+            transaction.
+        model: a mapped class with a single-column key; it needs no lock columns.
+        ids: keys of the rows; those that do not exist are passed over.
+        timeout: longest wait, a number being seconds; 0 asks once, None waits for as long as it
+            takes.
+
+    Returns:
+        The rows, in the order of their keys, attached to the session.
+
+    Raises:
+        LockWaitTimeout: not all were free in time; none of these is held, and the transaction can
+            go on.
+        Refusal: too many wait for rows of the table already (SQLite).
+        ConfigurationError: the session could lose the lock before the commit, or would read what
+            was before the lock.
+        ModelError: `model` is not mapped, or has a composite key.
+        UnsupportedDialectError: the database is unknown, or all its sessions share one connection.
+    """
+    keys, timeout_s = in_order(ids), wait_limit_s(timeout)
+    mapper = _mapper_of(model)
+    refuse_savepoint(session)
+    if not await locks_of(session).hold_rows(session, mapper, keys, timeout_s=timeout_s):
+        raise LockWaitTimeout(namespace=table_of(mapper), keys=keys, timeout_s=timeout_s or 0.0)
+    fresh = rows_by_key(mapper, keys).execution_options(populate_existing=True)
+    return list((await execute(session, fresh)).scalars().unique())
+
+
+def rows_by_key(mapper: Mapper[ModelT], keys: tuple[Hashable, ...]) -> Select[Any]:
+    key = key_of(mapper)
+    # Always in one order: of two that want the same rows, one waits for the other and never the
+    # other way round as well.
+    return select(mapper.class_).where(key.in_(keys)).order_by(key)
+
+
+def _mapper_of(model: type[ModelT]) -> Mapper[ModelT]:
+    mapper = inspect(model, raiseerr=False)
+    name = getattr(model, "__name__", repr(model))
+    if not isinstance(mapper, Mapper):
+        raise ModelError(
+            f"{name} is not a mapped class; pass a declarative SQLAlchemy model", model=name
+        )
+    if len(mapper.primary_key) != 1:
+        raise ModelError(
+            f"{name} has a composite primary key; rows are locked by a single-column key",
+            model=name,
+        )
+    return mapper
+
+
+def key_of(mapper: Mapper[Any]) -> QueryableAttribute[Any]:
+    attribute: QueryableAttribute[Any] = mapper.get_property_by_column(
+        mapper.primary_key[0]
+    ).class_attribute
+    return attribute
+
+
+def table_of(mapper: Mapper[Any]) -> str:
+    # The name under which claims look for held keys.
+    return str(getattr(mapper.local_table, "name", mapper.local_table))

@@ -15,8 +15,7 @@ from sqlalchemy.orm import Mapper
 
 from rowlock.dialects.contract import LockDialect
 from rowlock.errors import ConfigurationError
-from rowlock.locks.advisory import string_to_lock_id
-from rowlock.locks.rows_until_commit import key_of, rows_by_key
+from rowlock.locks.advisory import key_of, rows_by_key, string_to_lock_id
 
 _LOCK_NOT_AVAILABLE = "55P03"
 _FRESH_SNAPSHOTS = ("read committed", "read uncommitted")

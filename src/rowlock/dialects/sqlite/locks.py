@@ -33,9 +33,8 @@ from rowlock.database.transaction import refuse_one_connection
 from rowlock.dialects.contract import LockDialect
 from rowlock.dialects.sqlite.transactions import begin_immediate, usual_wait_ms
 from rowlock.errors import ConfigurationError, LockWaitTimeout
-from rowlock.locks.advisory import ADVISORY_NAMESPACE
+from rowlock.locks.advisory import ADVISORY_NAMESPACE, table_of
 from rowlock.locks.locker import LOCKERS
-from rowlock.locks.rows_until_commit import table_of
 from rowlock.tasks import finish
 
 FILE_WAIT_S_MAX = 1.0
