@@ -13,7 +13,7 @@ from rowlock.dialects import DialectPart
 from rowlock.dialects.contract import BULK, ROWS, BulkDialect
 from rowlock.execution import kept_statement
 from rowlock.hints import Wake
-from rowlock.leases.patch import Fenced, Patch, fence, is_unchanged, show, write_patches
+from rowlock.leases.apply import Fenced, Patch, fence, is_unchanged, show, write_patches
 from rowlock.leases.table_looks import (
     IndexSeen,
     Query,

@@ -11,7 +11,7 @@ from sqlalchemy import event, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock import LeaseLost, PipelineError, PipelineItem
-from rowlock.leases.patch import Fenced, fence
+from rowlock.leases.apply import Fenced, fence
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Volume

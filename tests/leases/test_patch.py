@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from rowlock.leases.patch import Patch, show, write_patches
+from rowlock.leases.apply import Patch, show, write_patches
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Volume

@@ -15,9 +15,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sele
 from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock import Apply, LockColumns, PipelineItem, PipelineManager, ScheduleColumns, events
+from rowlock.leases.claim_request import CLAIMED_BYTES_MAX
 from rowlock.pipelines import fetcher, worker
 from rowlock.pipelines.context import FRESH_S, FRESH_S_MAX
-from rowlock.rows.expressions import CLAIMED_BYTES_MAX
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import RecordingPipeline, Run, RunPipeline, Volume, VolumePipeline, heard_events

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import delete
 
 from rowlock import events
-from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
+from rowlock.leases.acquire import LEASES_PER_STATEMENT_MAX
 from rowlock.pipelines.settler import release_items, release_related_of
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 

@@ -22,11 +22,11 @@ LINES = {
     "graph": 6735,
     "ground": 2607,
     "insight": 8971,
-    "leases": 2903,
-    "locks": 739,
+    "leases": 2761,
+    "locks": 647,
     "migrations": 688,
     "pipelines": 6642,
-    "rows": 2620,
+    "rows": 2350,
     "services": 601,
     "streams": 13489,
     "telemetry": 1224,
@@ -34,9 +34,9 @@ LINES = {
     "tests": 124599,
 }
 """Most lines of each part of the package, and of `tests`."""
-FILES_MAX = 242
+FILES_MAX = 239
 """Most modules of the package."""
-BASE_EXCEPTIONS_MAX, BLIND_MAX = 35, 69
+BASE_EXCEPTIONS_MAX, BLIND_MAX = 34, 68
 ROOM = 300
 """Lines by which a figure may be too high."""
 

@@ -31,6 +31,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Mapper
 from sqlalchemy.sql.selectable import FromClause
+from sqlalchemy.types import Float, Numeric
 
 from rowlock.dialects.registry import DialectPart
 
@@ -423,7 +424,8 @@ class LeaseDialect(ABC):
 
     def reads_alike(self, slots: Sequence[Slot]) -> bool:
         """Whether values of these types are the same, in Python, whenever they are read."""
-        return False
+        may_be_nan = any(isinstance(type_, Float | Numeric) for _, type_ in slots)
+        return not may_be_nan and self.takes_arrays(slots)
 
     @abstractmethod
     def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> FromClause:

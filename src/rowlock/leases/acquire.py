@@ -3,16 +3,13 @@
 A claim leases whatever is due; this leases what was asked for. It never waits for a row: what
 another holder has, by lease, row lock or lockset, cannot be acquired now, and the caller decides
 whether to come back.
-
-Used for related rows of an item (``leases/related.py``) and for rows that a service holds
-(``services/hold.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Column, ColumnElement, case, func, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
@@ -23,7 +20,7 @@ from rowlock.database.transaction import bind_of
 from rowlock.dialects.contract import LEASES
 from rowlock.errors import PipelineError, RelatedLockUnavailable
 from rowlock.execution import execute
-from rowlock.leases.claim_request import check_keys
+from rowlock.leases.claim_request import Lease, check_keys
 from rowlock.rows.assignments import without_onupdate
 from rowlock.rows.database_time import database_instant
 from rowlock.rows.eligibility import is_lockable
@@ -34,23 +31,25 @@ ACQUIRED_ROWS_MAX = 10_000
 """Most rows that are acquired at once; a statement of SQLite has room for some 32,000 values."""
 
 
-NewLease: TypeAlias = tuple[Any, str, Any]
-"""Token, owner and expiry."""
+LEASES_PER_STATEMENT_MAX = 1000
+"""Most leases that one statement renews or releases."""
+
+T = TypeVar("T")
 Acquired: TypeAlias = dict[Any, str | None]
 """Keys that were acquired, in order; of a row that another pipeline had reserved, with its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The keys of leases that were to be renewed; rows that were deleted are in none of them.
-
-    Attributes:
-        lagging: still held, but another transaction has locked them for the moment.
-    """
+    """Keys whose leases were renewed, and whether others lag (are locked for now) or are lost."""
 
     done: frozenset[Any]
-    lagging: frozenset[Any]
-    lost: frozenset[Any]
+    is_lagging: bool = False
+    is_lost: bool = False
+
+
+def in_pieces(members: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (members[start : start + size] for start in range(0, len(members), size))
 
 
 async def acquire(
@@ -58,18 +57,12 @@ async def acquire(
     leased: LeasedTable,
     where: ColumnElement[bool],
     *,
-    lease: NewLease,
+    lease: tuple[Any, str, Any],
     held: frozenset[Any],
 ) -> Acquired:
-    """Lease all rows of `where`; joins the caller's transaction, which may write.
-
-    Rows that the same token holds already are among them: their leases are renewed. Keys
+    """Lease all rows of `where`, or none, by a `lease` of token, owner and expiry; joins the
+    caller's transaction, which may write. Rows that the same token holds already are renewed. Keys
     `held` are held by others in this process.
-
-    Raises:
-        RelatedLockUnavailable: one of them is held by another holder. Nothing was written.
-        PipelineError: there are more than `ACQUIRED_ROWS_MAX`.
-        ModelError: their keys are objects that are not equal where their values are.
     """
     token, owner, expires_at = lease
     key, lock_owner = leased.attribute(leased.key_name), leased.attribute("lock_owner")
@@ -100,10 +93,7 @@ async def acquire(
 
 
 def needed_options(leased: LeasedTable, compared: Sequence[Column[Any]]) -> list[LoaderOption]:
-    """Return options that load what an outcome is planned from, and what it is `compared` with.
-
-    They stand last, so that a host's `load_only` cannot leave it out.
-    """
+    """Return options that load what an outcome is planned from, and what it is `compared` with."""
     others = (leased.mapper.get_property_by_column(column).key for column in compared)
     return [undefer(leased.attribute(name)) for name in (*leased.lease_columns, *others)]
 
@@ -116,27 +106,19 @@ async def read_acquired(
     compared: Sequence[Column[Any]] = (),
 ) -> list[Any]:
     """Return the rows of `keys`, detached, in their order; joins the caller's transaction."""
-    key = leased.attribute(leased.key_name)
-    statement = select(leased.model).where(key.in_(keys)).order_by(key)
-    statement = statement.options(*needed_options(leased, compared))
-    rows = await _rows_of(session, leased, statement)
+    rows = await read_fresh(session, leased, keys, *needed_options(leased, compared))
     session.expunge_all()
     return rows
 
 
-async def _rows_of(session: AsyncSession, leased: LeasedTable, statement: Any) -> list[Any]:
-    bind = {"bind": bind_of(session, leased)}
-    return list((await execute(session, statement, bind_arguments=bind)).scalars().unique())
-
-
 async def read_fresh(
-    session: AsyncSession, leased: LeasedTable, keys: Collection[Any]
+    session: AsyncSession, leased: LeasedTable, keys: Iterable[Any], *options: LoaderOption
 ) -> list[Any]:
     """Return the rows of `keys` as they are now, attached, in order; joins the transaction."""
-    key = leased.attribute(leased.key_name)
-    statement = select(leased.model).where(key.in_(keys)).order_by(key)
+    key, bind = leased.attribute(leased.key_name), bind_of(session, leased)
+    statement = select(leased.model).where(key.in_(keys)).order_by(key).options(*options)
     fresh = statement.execution_options(populate_existing=True)
-    return await _rows_of(session, leased, fresh)
+    return list((await execute(session, fresh, bind_arguments={"bind": bind})).scalars().unique())
 
 
 def held_under(leased: LeasedTable, keys: Collection[Any], token: object) -> ColumnElement[bool]:
@@ -178,9 +160,10 @@ async def renew_keys(
     statement = update(leased.table).where(now).values(values)
     renewed = frozenset((await connection.scalars(statement.returning(leased.key))).all())
     if len(renewed) == len(keys):
-        return Renewed(renewed, frozenset(), frozenset())
+        return Renewed(renewed)
     held = frozenset((await connection.scalars(select(leased.key).where(valid))).all())
-    return Renewed(renewed, held - renewed, await existing(connection, leased, keys) - held)
+    there = await existing(connection, leased, keys)
+    return Renewed(renewed, is_lagging=not held <= renewed, is_lost=not there <= held)
 
 
 async def existing(
@@ -191,12 +174,25 @@ async def existing(
     return frozenset(found.all())
 
 
-async def release_keys(
-    connection: AsyncConnection, leased: LeasedTable, acquired: Acquired, *, token: object
+async def release_acquired(
+    connection: AsyncConnection,
+    held: Iterable[tuple[LeasedTable, Acquired, Any]],
+    *,
+    waits: bool = True,
 ) -> None:
-    """Release rows that still carry `token`, to their reservations; joins the transaction."""
-    for owner in set(acquired.values()):
-        keys = [key for key, reserved_by in acquired.items() if reserved_by == owner]
+    """Release rows that still carry the tokens under which they were acquired; joins the
+    transaction. Unless it `waits` for them, locked rows are left to their expiry.
+    """
+    leases: dict[tuple[LeasedTable, str | None], list[Lease]] = {}
+    for leased, acquired, token in held:
+        for key, owner in acquired.items():
+            # Rows that another pipeline had reserved go back to it.
+            leases.setdefault((leased, owner), []).append((key, token))
+    dialect = LEASES.of(connection)
+    for (leased, owner), pairs in leases.items():
         values = without_onupdate(leased, unlocked_values(leased, owner=owner))
-        ours = held_under(leased, keys, token)
-        await connection.execute(update(leased.table).where(ours).values(values))
+        ours = dialect.matches_leases(leased)
+        statement = update(leased.table).values(values)
+        statement = statement.where(ours if waits else dialect.skip_locked(leased, ours))
+        for chunk in in_pieces(pairs, LEASES_PER_STATEMENT_MAX):
+            await connection.execute(statement, dialect.lease_parameters(leased, chunk))

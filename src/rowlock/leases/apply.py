@@ -1,25 +1,23 @@
 """Apply: write an outcome and unlock the row in one guarded statement; or delete the row under the
 same guard.
 
-Many outcomes are applied in one transaction: their rows are locked first, then compared with what
-was read of them, then written shape by shape. The guard is the row's key and this claim's token. If
-it does not match, another holder continued with the row and nothing is written. `RowWrite`
-says what to write; who decided that is not this room's business.
+The guard is the row's key and this claim's token; if it does not match, another holder continued
+with the row. Rows that are not free are locked first, then compared with what was read of them,
+then written shape by shape.
 
 A row that is deleted alone is first written like any outcome, which proves that it is this claim's
 and that the transaction lasts; what else belongs to the transaction comes between, such as the
-deletion of rows that refer to it. Rows that are deleted together are locked, and one statement
-deletes them.
+deletion of rows that refer to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias
 
 from sqlalchemy import (
     Column,
@@ -39,12 +37,13 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.orm.attributes import set_committed_value
 
-from rowlock.dialects.contract import LEASES
+from rowlock.dialects.contract import LEASES, LeaseDialect
 from rowlock.errors import OutcomeError
+from rowlock.leases.acquire import LEASES_PER_STATEMENT_MAX, in_pieces
 from rowlock.leases.claim_request import Lease
 from rowlock.leases.item import PipelineItem, leases_of
-from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
 from rowlock.rows.assignments import (
     ColumnValues,
     Shape,
@@ -64,28 +63,23 @@ from rowlock.rows.database_time import (
     readable_time,
     stamp_after,
 )
-from rowlock.rows.leased_table import NEXT_VERSION, LeasedTable, with_zone
+from rowlock.rows.leased_table import NEXT_VERSION, LeasedTable, ModelT, with_zone
+from rowlock.rows.updates import Values, checked_values, column_values, resolve_now_placeholders
 
-T = TypeVar("T")
 AsRead: TypeAlias = tuple[Lease, ColumnValues]
 """A row's lease, and columns with the values that were read of it."""
 
 COMPARED_MAX = 100
-"""Most rows of one statement that no array can compare, in rows: each has a condition of its own
-in it.
-"""
+"""Most rows of one statement that compares each by a condition of its own."""
 
 _NUMBER: Slot = ("rowlock_number", Integer())
-NOTHING_READ: Final[ColumnValues] = {}
-"""Of a write without a guard."""
 
 
 async def unchanged_of(
     connection: AsyncConnection, leased: LeasedTable, rows: Sequence[AsRead]
 ) -> frozenset[int]:
-    """Return the numbers of those `rows` that still have their tokens and what was read of them,
-    in a round trip for each set of columns where the database can compare many; joins the caller's
-    transaction, which has locked them. A row of which nothing was read is unchanged.
+    """Return the numbers of those `rows`, which the caller's transaction has locked, that still
+    have their tokens and what was read of them; joins it.
     """
     dialect = LEASES.of(connection)
     groups: dict[tuple[Column[Any], ...], list[int]] = {}
@@ -93,47 +87,19 @@ async def unchanged_of(
         groups.setdefault(tuple(values), []).append(number)
     unchanged = set(groups.pop((), ()))
     for guarded, members in groups.items():
-        slots, compare, size = _slots_of(guarded), _compared_by_conditions, COMPARED_MAX
-        if len(members) > 1 and dialect.reads_alike(slots):
+        if len(members) > 1 and dialect.reads_alike([(each.name, each.type) for each in guarded]):
             compare, size = _compared_in_python, LEASES_PER_STATEMENT_MAX
-        elif len(members) > 1 and dialect.takes_arrays(slots):
-            compare, size = _compared_in_database, LEASES_PER_STATEMENT_MAX
+        else:
+            compare, size = _compared_by_conditions, COMPARED_MAX
         for some in in_pieces(members, size):
             unchanged |= await compare(connection, leased, {each: rows[each] for each in some})
     return frozenset(unchanged)
 
 
-def _slots_of(columns: Sequence[Column[Any]]) -> list[Slot]:
-    return [(f"rowlock_was_{place}", column.type) for place, column in enumerate(columns)]
-
-
-async def _compared_in_database(
-    connection: AsyncConnection, leased: LeasedTable, rows: Mapping[int, AsRead]
-) -> frozenset[int]:
-    """Return the numbers of unchanged `rows`, all of which are compared in the same columns."""
-    dialect, guarded = LEASES.of(connection), tuple(next(iter(rows.values()))[1])
-    slots = _slots_of(guarded)
-
-    def build() -> Select[Any]:
-        given = dialect.unnested(leased, [_NUMBER, *slots])
-        held = (leased.key == given.c.key, leased.column("lock_token") == given.c.token)
-        pairs = zip(guarded, slots, strict=True)
-        still = (column.is_not_distinct_from(given.c[name]) for column, (name, _) in pairs)
-        return select(given.c[_NUMBER[0]]).where(*held, *still)
-
-    statement = leased.prepared((_compared_in_database, dialect, guarded), build)
-    columns = [[as_read[column] for _, as_read in rows.values()] for column in guarded]
-    leases = [lease for lease, _ in rows.values()]
-    parameters = dialect.held_parameters(
-        leased, leases, [_NUMBER, *slots], columns=[list(rows), *columns]
-    )
-    return frozenset((await connection.scalars(statement, parameters)).all())
-
-
 async def _compared_in_python(
     connection: AsyncConnection, leased: LeasedTable, rows: Mapping[int, AsRead]
 ) -> frozenset[int]:
-    """As `_compared_in_database`, but in Python: for types whose equal values are read alike."""
+    """As `_compared_by_conditions`, for types whose equal values are read alike."""
     dialect, guarded = LEASES.of(connection), tuple(next(iter(rows.values()))[1])
     statement = leased.prepared(
         (_compared_in_python, dialect, guarded),
@@ -143,21 +109,18 @@ async def _compared_in_python(
         statement, dialect.lease_parameters(leased, [lease for lease, _ in rows.values()])
     )
     # Not by their tokens: related rows of one item have the same one.
-    there = {key: values for key, *values in found}
-
-    def is_same(lease: Lease, as_read: ColumnValues) -> bool:
-        values = there.get(lease[0])
-        return values is not None and list(map(with_zone, values, guarded)) == list(
-            as_read.values()
-        )
-
-    return frozenset(number for number, (lease, as_read) in rows.items() if is_same(lease, as_read))
+    there = {key: list(map(with_zone, values, guarded)) for key, *values in found}
+    return frozenset(
+        number
+        for number, ((key, _), as_read) in rows.items()
+        if there.get(key) == list(as_read.values())
+    )
 
 
 async def _compared_by_conditions(
     connection: AsyncConnection, leased: LeasedTable, rows: Mapping[int, AsRead]
 ) -> frozenset[int]:
-    """As `_compared_in_database`, with a condition for each: for types that no array takes."""
+    """Return the numbers of unchanged `rows`, for each of which the database has a condition."""
     dialect, token_of = LEASES.of(connection), leased.column("lock_token")
     each = (
         exists().where(
@@ -171,15 +134,9 @@ async def _compared_by_conditions(
     return frozenset(number for number, is_same in zip(rows, found, strict=True) if is_same)
 
 
-def in_pieces(members: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    return (members[start : start + size] for start in range(0, len(members), size))
-
-
 class Written(Enum):
-    """The result of a write. Parked is applied, too.
-
-    Related row lost: a related row was no longer held, so nothing was written. Unknown: the answer
-    to the COMMIT was lost, and the database could not be asked, or the row was written since.
+    """The result of a write. Unknown: the answer to the COMMIT was lost, and the database could not
+    be asked, or the row was written since.
     """
 
     APPLIED = "applied"
@@ -192,10 +149,9 @@ class Written(Enum):
     def __init__(self, text: str) -> None:
         # Asked for each row: no property.
         self.is_made: Final = text in {"applied", "parked"}
-        """Whether the outcome is in the row."""
 
 
-MADE: Final = tuple(one for one in Written if one.is_made)
+MADE: Final = (Written.APPLIED, Written.PARKED)
 """The results with which the outcome is in the row."""
 
 
@@ -210,10 +166,9 @@ class RelatedWrite:
 
 @dataclass(frozen=True, slots=True)
 class RowWrite:
-    """What to write to one row.
+    """What to write to one row, lock columns included.
 
     Attributes:
-        values: lock columns included.
         unless_changed: columns that must still have these values.
         when_changed: what is written instead if they have not.
         deletes: whether the row is deleted: after these values were written, or instead.
@@ -238,14 +193,12 @@ async def lock_for_apply(
     *,
     waits: bool = False,
 ) -> tuple[datetime | None, dict[Any, datetime]]:
-    """Lock those rows of `items` that still carry their tokens; joins the caller's transaction.
+    """Lock those rows of `items` that still carry their tokens, and return the transaction's one
+    time (None if no row was locked), and by token the stamp of each row that is locked now; joins
+    the caller's transaction.
 
     Unless it `waits` for them, locked rows are left out: a batch of writes must not wait for one
     row that a long transaction holds.
-
-    Returns:
-        The transaction's one time (None if no row was locked), and by token the stamp of each row
-        that is locked now.
     """
     if not items:
         return None, {}
@@ -275,22 +228,21 @@ async def apply_locked(
     leased: LeasedTable,
     writes: Sequence[tuple[PipelineItem[Any], RowWrite]],
 ) -> list[Written]:
-    """Write to rows that `lock_for_apply` has locked in this transaction; those of one shape in one
-    round trip.
-    """
+    """Write to rows that `lock_for_apply` has locked in this transaction; joins it."""
     # The lock makes the guard certain: no driver says how many rows each of many parameter sets has
     # matched.
     results = [write.once_written for _, write in writes]
     as_read = [((item.id, item.lock_token), write.unless_changed) for item, write in writes]
     unchanged = await unchanged_of(connection, leased, as_read)
-    together: list[tuple[Lease, ColumnValues]] = []
-    given = [(item.id, write.values) for item, write in writes] if leased.version_generator else []
+    given = [(item.id, write.values) for item, write in writes]
     moved = await with_versions(connection, leased, given)
+    together: list[tuple[Lease, ColumnValues]] = []
     for index, (item, write) in enumerate(writes):
-        values = moved[index] if moved else write.values
+        values = moved[index]
         if index not in unchanged:
             values, results[index] = write.when_changed, Written.CHANGED
-        together.append(((item.id, item.lock_token), values))
+        if values:
+            together.append(((item.id, item.lock_token), values))
     await write_locked(connection, leased, together)
     return results
 
@@ -298,16 +250,88 @@ async def apply_locked(
 async def write_locked(
     connection: AsyncConnection, leased: LeasedTable, writes: Sequence[tuple[Lease, ColumnValues]]
 ) -> None:
-    """Write to rows that this transaction has locked under their tokens, by their leases; those of
-    one shape in one round trip.
+    """Write to rows that this transaction has locked under their tokens; joins it. Those of one
+    shape are one round trip.
     """
-    unguarded = [(lease, values, NOTHING_READ) for lease, values in writes]
-    for (shape, _), group in _by_shape(unguarded).items():
-        await _update_together(connection, leased, shape, leases=group.leases, rows=group.rows)
+    dialect = LEASES.of(connection)
+    for (shape, _), group in _by_shape([(*write, {}) for write in writes]).items():
+        slots, differing = slots_of(shape), tuple(varying(group.rows))
+        given: Any = _unnested_parameters(
+            dialect, leased, group, shape=shape, slots=slots, differing=differing
+        )
+        if given is None:
+            names = [name for name, _ in slots]
+            given = [
+                {"rowlock_key": key, "rowlock_token": token, **dict(zip(names, row, strict=True))}
+                for (key, token), row in zip(group.leases, group.rows, strict=True)
+            ]
+            kind: Hashable = "each"
+            build = partial(_updating_each, leased, shape)
+        else:
+            kind = dialect, differing
+            own = [slots[place] for place in differing]
+            build = partial(_updating_all, dialect, leased, shape, own=own)
+        is_kept = can_be_kept(shape)
+        statement = leased.prepared((write_locked, shape, kind), build) if is_kept else build()
+        result = await connection.execute(statement, given)
+        # Some drivers count nothing where there are many parameter sets.
+        if 0 <= result.rowcount < len(group.leases):
+            keys = ", ".join(str(key) for key, _ in group.leases)
+            raise OutcomeError(
+                f"{leased.name} {keys:.100} was not written: a trigger or a policy of the database"
+                " keeps the row as it is"
+            )
+
+
+def _updating_each(leased: LeasedTable, shape: Shape) -> Update:
+    token = leased.column("lock_token")
+    guard = [
+        leased.key == bindparam("rowlock_key", type_=leased.key.type),
+        token == bindparam("rowlock_token", type_=token.type),
+    ]
+    return update(leased.table).where(*guard).values(set_clause(shape))
+
+
+def _updating_all(
+    dialect: LeaseDialect, leased: LeasedTable, shape: Shape, *, own: Sequence[Slot]
+) -> Update:
+    held = dialect.unnested(leased, own)
+    ours = (leased.key == held.c.key, leased.column("lock_token") == held.c.token)
+    in_place = {name: held.c[name] for name, _ in own}
+    return update(leased.table).where(*ours).values(set_clause(shape, in_place))
+
+
+def _unnested_parameters(
+    dialect: LeaseDialect,
+    leased: LeasedTable,
+    group: _Group,
+    *,
+    shape: Shape,
+    slots: Sequence[Slot],
+    differing: Sequence[int],
+    more: Sequence[tuple[Slot, Sequence[Any]]] = (),
+) -> dict[str, Any] | None:
+    """Return the parameters of a statement that writes a whole group: arrays of `more`, and of
+    what is `differing`, and the rest as it is in all rows. None where there is no such statement.
+    """
+    own = [*(slot for slot, _ in more), *(slots[place] for place in differing)]
+    # Host code that stamps each row would be asked once for all of them.
+    is_stamped = not leased.columns_stamped_by_host_code.issubset(column for column, _ in shape)
+    if is_stamped or not dialect.takes_arrays(own):
+        return None
+    columns = [values for _, values in more]
+    columns += ([row[place] for row in group.rows] for place in differing)
+    given = dialect.held_parameters(leased, group.leases, own, columns=columns)
+    if given is None:
+        return None
+    for place, ((name, _), value) in enumerate(zip(slots, group.rows[0], strict=True)):
+        if place not in differing:
+            given[name] = value
+    return given
 
 
 class _Group(NamedTuple):
-    """Writes of one shape: their numbers, the leases, the parameters of each, and what was read."""
+    """Writes of one shape."""
 
     numbers: list[int]
     leases: list[Lease]
@@ -334,25 +358,6 @@ def _by_shape(
     return groups
 
 
-def _are_alike(leased: LeasedTable, shape: Shape) -> bool:
-    # Host code that stamps each row would be asked once for all of them.
-    return leased.columns_stamped_by_host_code.issubset(column for column, _ in shape)
-
-
-def _columns(rows: Sequence[Sequence[Any]], places: Sequence[int]) -> list[list[Any]]:
-    return [[row[place] for row in rows] for place in places]
-
-
-def _equal_parameters(
-    slots: Sequence[Slot], row: Sequence[Any], *, differing: Sequence[int]
-) -> dict[str, Any]:
-    return {
-        name: value
-        for place, ((name, _), value) in enumerate(zip(slots, row, strict=True))
-        if place not in differing
-    }
-
-
 async def time_of(connection: AsyncConnection) -> datetime:
     """Return the one time of the caller's transaction, on a database with such a time."""
     now: datetime = (await connection.execute(select(database_now()))).scalar_one()
@@ -372,24 +377,25 @@ async def write_free(
     made: set[int] = set()
     dialect = LEASES.of(connection)
     for (shape, guarded), group in _by_shape(writes).items():
-        slots, was, differing = slots_of(shape), _slots_of(guarded), tuple(varying(group.rows))
-        own = [*was, *(slots[place] for place in differing)]
-        if not (_are_alike(leased, shape) and dialect.takes_arrays(own) and can_be_kept(shape)):
+        if not can_be_kept(shape):
+            continue
+        slots, differing = slots_of(shape), tuple(varying(group.rows))
+        was = [(f"rowlock_was_{place}", column.type) for place, column in enumerate(guarded)]
+        as_read = [[row[column] for row in group.as_read] for column in guarded]
+        more = [(_NUMBER, group.numbers), *zip(was, as_read, strict=True)]
+        parameters = _unnested_parameters(
+            dialect, leased, group, shape=shape, slots=slots, differing=differing, more=more
+        )
+        if parameters is None:
             continue
         build = partial(
             dialect.guarded_update,
             leased,
-            [_NUMBER, *own],
+            [_NUMBER, *was, *(slots[place] for place in differing)],
             unless_changed=dict(zip((name for name, _ in was), guarded, strict=True)),
             values=partial(set_clause, shape),
         )
         statement = leased.prepared((write_free, dialect, shape, guarded, differing), build)
-        columns = [group.numbers, *([row[column] for row in group.as_read] for column in guarded)]
-        columns += _columns(group.rows, differing)
-        given = dialect.held_parameters(leased, group.leases, [_NUMBER, *own], columns=columns)
-        if given is None:
-            continue
-        parameters = given | _equal_parameters(slots, group.rows[0], differing=differing)
         parameters["rowlock_count"] = len(group.leases)
         count, some = (await connection.execute(statement, parameters)).one()
         made.update(group.numbers if count == len(group.leases) else some or ())
@@ -407,9 +413,7 @@ async def cast_value(connection: AsyncConnection, column: Column[Any], value: An
 async def with_versions(
     connection: AsyncConnection, leased: LeasedTable, writes: Sequence[tuple[Any, ColumnValues]]
 ) -> list[ColumnValues]:
-    """Return the values of `writes`, given by key, with each row's next version; joins the caller's
-    transaction.
-    """
+    """Return the values of `writes`, given by key, with each row's next version; joins."""
     each, generator = [values for _, values in writes], leased.version_generator
     if generator is None:
         return each
@@ -426,58 +430,6 @@ async def with_versions(
         else values
         for key, values in writes
     ]
-
-
-async def _update_together(
-    connection: AsyncConnection,
-    leased: LeasedTable,
-    shape: Shape,
-    *,
-    leases: Sequence[Lease],
-    rows: Sequence[Sequence[Any]],
-) -> None:
-    """Write to locked rows what has one shape: by one statement if the values are the same, or the
-    database takes arrays.
-    """
-    dialect, slots, differing = LEASES.of(connection), slots_of(shape), tuple(varying(rows))
-    names = [name for name, _ in slots]
-    own = [slots[place] for place in differing]
-    given = None
-    if _are_alike(leased, shape) and dialect.takes_arrays(own):
-        given = dialect.held_parameters(leased, leases, own, columns=_columns(rows, differing))
-    parameters: Any
-    if given is None:
-        parameters = [
-            {"rowlock_key": key, "rowlock_token": token, **dict(zip(names, row, strict=True))}
-            for (key, token), row in zip(leases, rows, strict=True)
-        ]
-        statement = _prepared(leased, shape, "each", build=partial(_statement, leased, shape))
-    else:
-
-        def build() -> Update:
-            held = dialect.unnested(leased, own)
-            ours = (leased.key == held.c.key, leased.column("lock_token") == held.c.token)
-            in_place = {name: held.c[name] for name, _ in own}
-            return update(leased.table).where(*ours).values(set_clause(shape, in_place))
-
-        parameters = given | _equal_parameters(slots, rows[0], differing=differing)
-        statement = _prepared(leased, shape, (dialect, differing), build=build)
-    result = await connection.execute(statement, parameters)
-    # Some drivers count nothing where there are many parameter sets.
-    if 0 <= result.rowcount < len(leases):
-        keys = ", ".join(str(key) for key, _ in leases)
-        raise OutcomeError(
-            f"{leased.name} {keys:.100} was not written: a trigger or a policy of the database"
-            " keeps the row as it is"
-        )
-
-
-def _prepared(
-    leased: LeasedTable, shape: Shape, kind: Hashable, *, build: Callable[[], Update]
-) -> Update:
-    return (
-        leased.prepared((_update_together, shape, kind), build) if can_be_kept(shape) else build()
-    )
 
 
 async def processed_at(
@@ -509,30 +461,18 @@ async def processed_at(
     return {key: there.get(key, Written.UNKNOWN) for key in keys}
 
 
-def _statement(leased: LeasedTable, shape: Shape) -> Update:
-    token = leased.column("lock_token")
-    guard = [
-        leased.key == bindparam("rowlock_key", type_=leased.key.type),
-        token == bindparam("rowlock_token", type_=token.type),
-    ]
-    return update(leased.table).where(*guard).values(set_clause(shape))
-
-
 async def delete_locked(
     connection: AsyncConnection, leased: LeasedTable, items: Sequence[PipelineItem[Any]]
 ) -> frozenset[Any]:
-    """Delete those rows of `items` that still carry their tokens, and return their keys; joins the
-    caller's transaction, which has locked them.
-
-    A deletion needs a stronger lock than a write: rows to which a reference is being added are left
-    out, so that it waits for none.
-    """
+    """Delete those rows of `items` that still carry their tokens, and return their keys; joins."""
     if not items:
         return frozenset()
     dialect = LEASES.of(connection)
 
     def build() -> Executable:
         ours = select(leased.key).where(dialect.matches_leases(leased))
+        # A deletion needs a stronger lock than a write. It waits for none: rows to which a
+        # reference is being added are left out.
         free = ours.with_for_update(skip_locked=True)
         return delete(leased.table).where(leased.key.in_(free)).returning(leased.key)
 
@@ -544,11 +484,7 @@ async def delete_locked(
 async def delete_written(
     connection: AsyncConnection, leased: LeasedTable, item: PipelineItem[Any]
 ) -> None:
-    """Delete the row of `item`, which this transaction has written and unlocked; joins it.
-
-    Raises:
-        OutcomeError: a trigger or a policy of the database keeps it.
-    """
+    """Delete the row of `item`, which this transaction has written and unlocked; joins it."""
     free = leased.column("lock_token").is_(None)
     statement = delete(leased.table).where(leased.key == item.id, free)
     if (await connection.execute(statement)).rowcount == 0:
@@ -586,3 +522,97 @@ async def deleted(
         else Written.UNKNOWN
         for item in items
     }
+
+
+# ---------------------------------------------------------------- while leases go on
+
+# A patch is for what must be seen before the work is done, such as a progress. A fence is for work
+# that writes as it goes, as part of a larger transaction: what else that writes counts for those
+# rows alone that are fenced by it. Neither writes a lock column.
+# Source: fencing tokens, M. Kleppmann, "How to do distributed locking" (2016).
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Patch(Generic[ModelT]):
+    """What to write to one row, unless the columns of `unless_changed` have other values."""
+
+    item: PipelineItem[ModelT]
+    values: Mapping[Any, Any]
+    unless_changed: Values
+
+
+async def write_patches(
+    connection: AsyncConnection,
+    leased: LeasedTable,
+    patches: Sequence[Patch[ModelT]],
+    *,
+    waits: bool = False,
+) -> list[ColumnValues | None]:
+    """Write patches of different rows; joins the caller's transaction. Returns what was written of
+    each; None if it was locked (unless it `waits`), or its guard did not match.
+    """
+    items = [each.item for each in patches]
+    now, locked = await lock_for_apply(connection, leased, items, waits=waits)
+    if now is None:
+        return [None] * len(patches)
+    rows = []
+    for each in patches:
+        resolved = resolve_now_placeholders(each.values, now)
+        values = checked_values(leased, resolved, connection.dialect)
+        rows.append(Fenced(each.item, values, column_values(leased, each.unless_changed)))
+    written = await _write_locked(connection, leased, rows, locked=locked)
+    return [row.values if row.item.lock_token in written else None for row in rows]
+
+
+async def is_unchanged(
+    connection: AsyncConnection, leased: LeasedTable, item: PipelineItem[ModelT], *, values: Values
+) -> bool:
+    """Whether the row of `item` still has its token and `values`; joins the transaction."""
+    as_read = (item.id, item.lock_token), column_values(leased, values)
+    return bool(await _compared_by_conditions(connection, leased, {0: as_read}))
+
+
+def show(leased: LeasedTable, row: object, written: ColumnValues) -> None:
+    """Set in `row` what was written and committed, as if it had been read so."""
+    for column, value in written.items():
+        set_committed_value(row, leased.mapper.get_property_by_column(column).key, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """What to write to one row, guarded by the token of `item`: no lock column, and only if the
+    columns of `unless_changed` still have their values.
+    """
+
+    item: PipelineItem[Any]
+    values: ColumnValues
+    unless_changed: ColumnValues = field(default_factory=dict)
+
+
+async def fence(
+    connection: AsyncConnection, leased: LeasedTable, rows: Sequence[Fenced], *, waits: bool = False
+) -> frozenset[Any]:
+    """Lock and write those of `rows` that are held under their tokens and unchanged, and return
+    their tokens; joins the caller's transaction, until whose end they stay so. Whatever else that
+    writes for another row must be rolled back.
+
+    The transaction writes: on SQLite it has the write lock already, since reading rows locks none
+    there. Rows that another transaction has locked are not fenced, unless it `waits` for them.
+    """
+    _, locked = await lock_for_apply(connection, leased, [row.item for row in rows], waits=waits)
+    return await _write_locked(connection, leased, rows, locked=locked)
+
+
+async def _write_locked(
+    connection: AsyncConnection,
+    leased: LeasedTable,
+    rows: Sequence[Fenced],
+    *,
+    locked: Collection[Any],
+) -> frozenset[Any]:
+    # Trust is asked as late as it can be: rows may have been waited for.
+    held = [row for row in rows if row.item.lock_token in locked and row.item.is_trusted()]
+    writes = [(row.item, RowWrite(row.values, unless_changed=row.unless_changed)) for row in held]
+    results = await apply_locked(connection, leased, writes)
+    pairs = zip(held, results, strict=True)
+    return frozenset(row.item.lock_token for row, result in pairs if result.is_made)

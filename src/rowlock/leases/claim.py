@@ -2,11 +2,8 @@
 under their tokens when work on them begins.
 
 Trust is counted from before the statement is sent, so that a slow answer shortens it. Related rows
-that a dead holder of a claimed row had locked are released in the same transaction.
-
-Many items are loaded by one SELECT. A row whose token has changed meanwhile is not handed out: its
-item is stale before it starts. What listeners of the host's session hide from reads is not leased
-either: `as_seen`.
+that a dead holder of a claimed row had locked are released in the same transaction. What listeners
+of the host's session hide from reads is not leased either: `as_seen`.
 """
 
 from __future__ import annotations
@@ -42,12 +39,7 @@ from rowlock.database.transaction import bind_of, in_transaction
 from rowlock.dialects.contract import LEASES
 from rowlock.execution import execute
 from rowlock.leases.acquire import needed_options
-from rowlock.leases.claim_request import (
-    ClaimedRow,
-    ClaimRequest,
-    Position,
-    check_keys,
-)
+from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Position, check_keys
 from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.leases.release import release_dead
 from rowlock.rows.leased_table import LeasedTable, ModelT
@@ -66,13 +58,8 @@ async def claim(
     """Lease up to `request.limit` rows in a transaction of its own; oldest first.
 
     The holder's trust ends before the lease, by `lease_margin`. `reached` is called with the
-    position of the last row, once it is leased for good.
-
-    Raises:
-        ModelError: the keys are objects that are not equal where their values are.
-        LockWaitTimeout: the table's lockset was kept locked in this process for `timeout`.
-        TransactionTimeout: the database did not answer in time; rows it leased all the same become
-            free by expiry.
+    position of the last row, once it is leased for good. `LockWaitTimeout` if the table's lockset
+    was kept locked in this process for `timeout`.
     """
     engine = bind_of(session_factory(), request.leased).engine
     request = replace(request, digits=fresh_token().hex)
@@ -138,7 +125,9 @@ def _items_of(
             lock_owner=request.owner,
             lock_expires_at=row.lock_expires_at,
             prev_lock_expired=row.dead_token is not None,
-            attempt=1 if row.attempts is None else row.attempts + 1,
+            attempt=1
+            if row.attempts is None
+            else min(row.attempts, request.leased.attempts_max) + 1,
             place=float("-inf") if row.place is None else row.place.timestamp(),
             claimed_at=sent_at,
             trusted_until=sent_at + trust_s,
@@ -163,11 +152,10 @@ async def _release_related_of_dead(
 
 
 def may_be_newer(error: BaseException) -> bool:
-    """Whether a row that could not be read because of `error` need not be damaged.
-
-    SQLAlchemy raises LookupError and AssertionError for a member of an `Enum` and for a kind of row
-    that the code does not have, and Python's ``enum`` a ValueError, and newer code may have it. A
-    column's type may ask a server that is away. And `row_hidden`.
+    """Whether a row that could not be read because of `error` need not be damaged: newer code may
+    have a member of an `Enum` or a kind of row for which SQLAlchemy raises LookupError or
+    AssertionError, and Python's ``enum`` a ValueError. A column's type may ask a server that is
+    away. And `row_hidden`.
     """
     *_, module = [None, *(one.f_globals.get("__name__") for one, _ in walk_tb(error.__traceback__))]
     kinds = (LookupError, AssertionError, ConnectionError, TimeoutError, NoResultFound)
@@ -213,11 +201,9 @@ async def load_rows(
 async def as_seen(
     session: AsyncSession, leased: LeasedTable, condition: ColumnElement[bool]
 ) -> ColumnElement[bool]:
-    """Return `condition` for those rows alone that SELECTs of `session` return.
-
-    A ``do_orm_execute`` listener of the host's may filter them, as for soft deletion or tenants. A
-    statement of the connection does not pass such listeners, so they are given a SELECT here, which
-    is not sent.
+    """Return `condition` for those rows alone that SELECTs of `session` return: a
+    ``do_orm_execute`` listener of the host's may filter them, as for soft deletion or tenants.
+    Statements of the connection do not pass it, so it is given a SELECT here, which is not sent.
     """
     # Ours, such as that of the streams, which sees all sessions, filter nothing.
     listeners: Any = session.sync_session.dispatch.do_orm_execute

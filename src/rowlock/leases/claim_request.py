@@ -4,26 +4,39 @@ deaths, and keys that do not find their rows.
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import Enum
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from sqlalchemy import (
+    Boolean,
     Column,
     ColumnElement,
     Date,
     DateTime,
     Dialect,
+    Enum,
+    Float,
+    Integer,
+    Interval,
+    Numeric,
+    String,
     Text,
+    Time,
+    Uuid,
     and_,
     bindparam,
     case,
     cast,
+    func,
+    literal,
+    literal_column,
     not_,
     null,
+    or_,
     select,
     true,
     type_coerce,
@@ -33,8 +46,7 @@ from sqlalchemy.types import NullType, TypeDecorator, TypeEngine
 
 from rowlock.errors import ModelError
 from rowlock.logs import get_logger
-from rowlock.rows.database_time import is_no_time
-from rowlock.rows.expressions import is_small, may_be_large, times_read
+from rowlock.rows.database_time import is_beyond_time, is_no_time
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.lock_tokens import (
     FEW_MAX,
@@ -59,18 +71,16 @@ Lease: TypeAlias = tuple[Any, Any]
 
 
 class Position(NamedTuple):
-    """Where a row stood in the order of claims when it was claimed.
-
-    Attributes:
-        place: the time by which rows are ordered, as the driver gives it: on SQLite it is text, and
-            only the very text finds those beside it. None if the row was never processed.
+    """Where a row stood in the order of claims when it was claimed: by the time by which rows are
+    ordered, None if it was never processed. On SQLite that is text, and only the very text finds
+    those beside it.
     """
 
     place: Any
     key: Any
 
 
-class Range(Enum):
+class Range(enum.Enum):
     """Which part of the order a claim looks at: one statement, one range of the index."""
 
     ALL = "from the head"
@@ -85,10 +95,8 @@ class Range(Enum):
 
 
 class OwnRows(NamedTuple):
-    """Rows that the claiming pipeline has in hand itself, by key: a claim leaves them out.
-
-    Their leases may have ended by the database's clock all the same: the machine slept, or that
-    clock was set. Claimed again, they would be worked on twice in one process.
+    """Rows that the claiming pipeline has in hand itself, by key: a claim leaves them out. Their
+    leases may have ended all the same, where the machine slept or the database's clock was set.
 
     Attributes:
         held: queued, or their outcomes are being written. Free rows among them are claimed: their
@@ -221,6 +229,44 @@ def _digits(token: object) -> str:
     return str(token).replace("-", "")
 
 
+# ---------------------------------------------------------------- values
+
+
+CLAIMED_BYTES_MAX = 2**15
+"""Largest value that a claim brings, in bytes; larger rows are read when work begins."""
+TEXT_CHARS_MAX = 1000
+"""A text of at most so many characters, by its type, is not asked for its size."""
+_BOUNDED = (Boolean, Date, DateTime, Enum, Float, Integer, Interval, Numeric, Time, Uuid)
+
+
+def _times_read(leased: LeasedTable) -> dict[str, Column[Any]]:
+    """Return columns of times read before they are written, by attribute name."""
+    more = ("due_at", "deadline_at") if leased.has_schedule else ()
+    return {name: leased.column(name) for name in ("last_processed_at", *more)}
+
+
+def unreadable_column(leased: LeasedTable) -> ColumnElement[str | None]:
+    """Return the attribute name of a column that cannot be read, as SQL; null if all can."""
+    found = []
+    for name, column in _times_read(leased).items():
+        unreadable: ColumnElement[bool] = is_no_time(column)
+        if not leased.has_schedule:
+            # A stamp behind all times would make the row due for ever, and stay.
+            unreadable = or_(unreadable, is_beyond_time(column))
+        found.append((unreadable, literal(name, Text)))
+    return case(*found, else_=null())
+
+
+def if_readable(time: ColumnElement[Any]) -> ColumnElement[Any]:
+    return case((not_(is_no_time(time)), time))
+
+
+def _may_be_large(type_: TypeEngine[Any]) -> bool:
+    """`type_` is as the database resolves it."""
+    length = getattr(type_, "length", None) if isinstance(type_, String) else None
+    return not isinstance(type_, _BOUNDED) and not (length and length <= TEXT_CHARS_MAX)
+
+
 def values_read(
     leased: LeasedTable,
     *,
@@ -230,32 +276,32 @@ def values_read(
 ) -> tuple[list[ColumnElement[Any]], ColumnElement[bool]]:
     """Return what selects the values of a plain row's attributes, null for those that are `given`
     otherwise, and whether that is the whole row unless it has an `unreadable_column`: each other
-    time can be read, and each value is small.
-
-    `resolved_type` resolves a type for the database, and `size_of` selects the bytes of a value.
+    time can be read, and each value is small, by `size_of`, which selects its bytes.
     """
     guards: dict[Column[Any], ColumnElement[bool]] = {}
     for column in leased.attributes.values():
         type_ = resolved_type(column.type)
         if isinstance(type_, Date | DateTime):
             guards[column] = not_(is_no_time(column))
-        elif may_be_large(type_) and column not in leased.kept_columns:
-            guards[column] = is_small(size_of(column))
+        elif _may_be_large(type_) and column not in leased.kept_columns:
+            size = func.coalesce(size_of(column), 0)
+            guards[column] = size <= literal_column(str(CLAIMED_BYTES_MAX), Integer)
     replaced: dict[Column[Any], ColumnElement[Any]]
     replaced = {column: case((guard, column)) for column, guard in guards.items()}
     replaced |= dict.fromkeys(given, null())
-    reported = {*given, *times_read(leased).values()}
+    reported = {*given, *_times_read(leased).values()}
     is_whole = and_(true(), *(guard for column, guard in guards.items() if column not in reported))
     return [replaced.get(column, column) for column in leased.attributes.values()], is_whole
 
 
 def claim_parameters(request: ClaimRequest) -> dict[str, Any]:
     """Return what differs from one claim of an order to the next, by bound names."""
-    limit = {"rowlock_limit": request.limit}
-    if request.after is None:
-        return limit
-    place = {} if request.after.place is None else {"rowlock_after_place": request.after.place}
-    return limit | place | {"rowlock_after_key": request.after.key}
+    given = {"rowlock_limit": request.limit}
+    if request.after is not None:
+        given["rowlock_after_key"] = request.after.key
+        if request.after.place is not None:
+            given["rowlock_after_place"] = request.after.place
+    return given
 
 
 # ---------------------------------------------------------------- keys
@@ -263,7 +309,6 @@ def claim_parameters(request: ClaimRequest) -> dict[str, Any]:
 # A row whose key its type cannot read, or that is written in a shape in which no statement looks
 # for it, can be neither worked on nor written. It is logged once, remembered by what is written
 # there, and no claim reads it again; all others go on.
-
 
 SPOILT_KEYS_MAX = 500
 """Most rows that a pipeline leaves alone for their keys; others take places of claims."""
@@ -377,13 +422,13 @@ def spoilt_parameters(written: Iterable[Any]) -> dict[str, Any]:
 
 
 def check_keys(leased: LeasedTable, keys: Iterable[Any]) -> None:
-    """Refuse, by `ModelError`, keys that are unequal to what is read again: no row would be one
-    that is held, its outcomes would be changed, and its related rows lost, at every attempt.
+    """Refuse keys that are unequal to what is read again: no row would be one that is held, and its
+    outcomes would be lost, at every attempt.
     """
     for class_ in set(map(type, keys)):
-        # There is one of each member of an enumeration.
         equality: Any = class_.__eq__
-        if equality is object.__eq__ and not issubclass(class_, Enum):
+        # There is one of each member of an enumeration.
+        if equality is object.__eq__ and not issubclass(class_, enum.Enum):
             raise ModelError(
                 f"{leased.name}.{leased.key_name} is read as objects of {class_.__name__}, and two"
                 " that are read of one row are not equal: give that class __eq__ and __hash__, or"

@@ -5,10 +5,6 @@ The one idea: a holder's trust ends *before* the database's lease does. It is co
 monotonic clock from the moment at which the last confirmed claim or renewal was *sent*, so that
 neither a slow answer nor a wall clock that was set can stretch it.
 
-Of related rows there are two sets, since the answer to a COMMIT may be lost: rows known to be held,
-on which a result may rest, and rows that may be held, which are released at every end. Heartbeats
-in another thread read both: what they read is replaced, never changed in place.
-
 Source: River anchors its leadership the same way (``internal/leadership``): from the start of the
 attempt that succeeded.
 """
@@ -37,7 +33,10 @@ from rowlock.rows.updates import Values, columns_written
 
 @dataclass(slots=True, eq=False)
 class HeldRows:
-    """Related rows of one item, by table.
+    """Related rows of one item, by table, in two sets, since the answer to a COMMIT may be lost:
+    rows known to be held, on which a result may rest, and rows that may be held, which are released
+    at every end. Heartbeats in another thread read both: what they read is replaced, never changed
+    in place.
 
     Attributes:
         lock: held while rows are being locked: one call at a time, and none while the item is
@@ -60,7 +59,6 @@ class HeldRows:
         return f"<HeldRows {held or 'none'}>"
 
     def count_with(self, leased: LeasedTable, acquired: Acquired) -> int:
-        """Return how many rows there would be with those of `acquired`."""
         return len(self) + len(acquired.keys() - self._perhaps.get(leased.model, {}).keys())
 
     def may_hold(self, leased: LeasedTable, acquired: Acquired) -> None:
@@ -102,9 +100,7 @@ class HeldRows:
         )
 
     def unwritten(self, related: Mapping[Any, Values]) -> list[str]:
-        """Return which attributes of `rows` were changed that `related` does not write;
-        `OutcomeError` if that names what is not held.
-        """
+        """Return which attributes of `rows` were changed that `related` does not write."""
         changed = [(row, names) for row in self.rows if (names := changed_attributes(row))]
         if not changed:
             return []
@@ -144,18 +140,14 @@ class HasMappedId(Protocol[KeyT]):
 
 
 class HasId(Protocol[KeyT_co]):
-    """A model whose instances have an `id`: as mypy sees every declarative model, and both a
-    SQLModel, where it may be None before the first flush.
-    """
+    """A model whose instances have an `id`: as mypy sees models, and both a SQLModel."""
 
     @property
     def id(self) -> KeyT_co | None: ...
 
 
 class RowKey:
-    """What type checkers take ``item.id`` for: the type of the model's `id`. Any, where the key has
-    another name.
-    """
+    """The type of ``item.id`` for type checkers: that of the model's `id`, else Any."""
 
     @overload
     def __get__(self, item: None, owner: Any) -> RowKey: ...
@@ -166,7 +158,6 @@ class RowKey:
     @overload
     def __get__(self, item: object, owner: Any) -> Any: ...
     def __get__(self, item: Any, owner: Any) -> Any:
-        """Never called: this class is for type checkers alone."""
         raise NotImplementedError
 
 
@@ -191,28 +182,12 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
         attempt: which attempt this is, 1-based; always 1 for a model without `ScheduleColumns`.
         place: where it stands in the order of claims: when it was due, in seconds since the epoch;
             minus infinity if it was never processed.
-        claimed_at: when its claim was sent, on the monotonic clock, in seconds.
-        queued_at: when it was queued, on the monotonic clock, in seconds; 0 before.
-        begun_at: when its attempt began; 0 before, and for one that was prevented.
-        ended_at: when its attempt ended; 0 before.
         waited_s: for how long the row had been due when its attempt began, in seconds, by the
             clock of the database; None before, and if that is not known.
-        trusted_until: end of trust on the monotonic clock, in seconds. Written by the heartbeater,
-            read by everybody.
-        leased: the table of the row.
-        unreadable: a column of the row that holds what cannot be read; such a row is not processed.
-            None as a rule.
-        held: related rows that were locked for this item; None as long as there were none.
-        stop: set when work on it is to end soon, and never cleared; None as long as work has not
-            begun.
-        unwritten: what was changed in a session of its own and not committed.
-        is_settling: its outcome is on its way; nothing more is locked for it.
+        trusted_until: end of trust, in seconds on the monotonic clock, as are `claimed_at`,
+            `queued_at`, `begun_at` and `ended_at`; those are 0 before.
         is_rehearsal: `process` is only rehearsed: its outcome is shown and not written, and its
             sessions only read. What it does to other systems is done.
-        is_deleted: a transaction of its own work has deleted the row, fenced by its token; its
-            outcome has nothing left to write.
-        after_settling: run once, in the background, when its outcome is no longer on its way,
-            however it ended.
     """
 
     if TYPE_CHECKING:
@@ -230,6 +205,7 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
     # A RelatedLocker, which knows this module.
     locker: Any = field(default=None, repr=False)
     leased: LeasedTable | None = field(default=None, repr=False)
+    # A column that holds what cannot be read: such a row is not processed.
     unreadable: str | None = None
     _claimed: Sequence[Any] | None = field(default=None, repr=False)
     is_rehearsal: bool = False
@@ -239,9 +215,13 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
     waited_s: float | None = field(default=None, init=False, repr=False)
     held: HeldRows | None = field(default=None, init=False)
     stop: asyncio.Event | None = field(default=None, init=False, repr=False)
+    # What was changed in a session of its own and not committed.
     unwritten: Sequence[str] = field(default=(), init=False)
+    # Its outcome is on its way: nothing more is locked for it.
     is_settling: bool = field(default=False, init=False)
+    # By a transaction of its own work, fenced by its token: there is nothing left to write.
     is_deleted: bool = field(default=False, init=False)
+    # Run once, in the background, when its outcome is no longer on its way, however it ended.
     after_settling: Callable[[], Coroutine[Any, Any, None]] | None = field(
         default=None, init=False, repr=False
     )

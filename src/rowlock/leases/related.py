@@ -5,10 +5,9 @@ as long as the main row's lease, is renewed with it, and is freed in the transac
 What a crashed holder left is found by its token when the main row is claimed again, and is free for
 all pipelines once it has expired.
 
-They are locked all or nothing, in one short transaction that waits for no related row: so two items
-never wait for each other. What renews, writes or releases them joins the transaction that does the
-same with the main row, which is locked there already; waiting for a second row lock while holding
-one could deadlock, so none waits for a related row either.
+They are locked all or nothing, in one short transaction. What renews, writes or releases them joins
+the transaction that does the same with the main row, which is locked there already. Waiting for a
+second row lock while holding one could deadlock, so none waits for a related row.
 
 Source: dstack's pipelines, "Locking many related resources" and "Locking a shared related
 resource".
@@ -18,9 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, ColumnElement, select, type_coerce, update
+from sqlalchemy import Column, ColumnElement, select, type_coerce
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
@@ -36,23 +36,22 @@ from rowlock.errors import (
 )
 from rowlock.leases.acquire import (
     ACQUIRED_ROWS_MAX,
+    LEASES_PER_STATEMENT_MAX,
     Acquired,
     acquire,
     existing,
     held_under,
+    in_pieces,
     read_acquired,
-    release_keys,
+    release_acquired,
 )
-from rowlock.leases.apply import RelatedWrite, in_pieces, unchanged_of, with_versions, write_locked
+from rowlock.leases.apply import RelatedWrite, unchanged_of, with_versions, write_locked
 from rowlock.leases.claim import as_seen, may_be_newer
-from rowlock.leases.claim_request import Lease
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, renew_each
+from rowlock.leases.renew import renew_each
 from rowlock.logs import get_logger
-from rowlock.rows.assignments import without_onupdate
 from rowlock.rows.database_time import UtcDateTime, database_instant
 from rowlock.rows.eligibility import related_owner
-from rowlock.rows.lease_values import unlocked_values
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
 logger = get_logger(__name__)
@@ -99,45 +98,29 @@ async def write_related(
         by_table.setdefault(write.leased, []).append(write)
     for leased, of_table in by_table.items():
         token = leased.as_token(item.lock_token)
-        as_read = [((write.key, token), item.held.as_read(leased, write.key)) for write in of_table]
-        if len(await unchanged_of(connection, leased, as_read)) < len(as_read):
+        leases = [(write.key, token) for write in of_table]
+        as_read = [item.held.as_read(leased, write.key) for write in of_table]
+        pairs = list(zip(leases, as_read, strict=True))
+        if len(await unchanged_of(connection, leased, pairs)) < len(pairs):
             raise item.lease_lost(leased.name)
-    for leased, of_table in by_table.items():
         given = [(write.key, write.values) for write in of_table]
         values = await with_versions(connection, leased, given)
-        leases = [(write.key, leased.as_token(item.lock_token)) for write in of_table]
         await write_locked(connection, leased, list(zip(leases, values, strict=True)))
-    await _release_all(connection, item)
+    await release_acquired(connection, _may_hold(item))
 
 
 async def release_related(connection: AsyncConnection, item: PipelineItem[Any]) -> None:
     """Release related rows that still carry the item's token; as `lock_held_related`."""
     await lock_held_related(connection, item)
-    await _release_all(connection, item)
+    await release_acquired(connection, _may_hold(item))
 
 
 async def release_unlocked_related(
     connection: AsyncConnection, items: Iterable[PipelineItem[Any]]
 ) -> None:
     """As `release_related`, for many items at once; locked rows are left to their expiry."""
-    leases: dict[tuple[LeasedTable, str | None], list[Lease]] = {}
-    for item in items:
-        for leased, acquired, token in _may_hold(item):
-            for key, owner in acquired.items():
-                # Rows that another pipeline had reserved go back to it.
-                leases.setdefault((leased, owner), []).append((key, token))
-    dialect = LEASES.of(connection)
-    for (leased, owner), pairs in leases.items():
-        values = without_onupdate(leased, unlocked_values(leased, owner=owner))
-        unlocked = dialect.skip_locked(leased, dialect.matches_leases(leased))
-        statement = update(leased.table).where(unlocked).values(values)
-        for chunk in in_pieces(pairs, LEASES_PER_STATEMENT_MAX):
-            await connection.execute(statement, dialect.lease_parameters(leased, chunk))
-
-
-async def _release_all(connection: AsyncConnection, item: PipelineItem[Any]) -> None:
-    for leased, acquired, token in _may_hold(item):
-        await release_keys(connection, leased, acquired, token=token)
+    held = chain.from_iterable(map(_may_hold, items))
+    await release_acquired(connection, held, waits=False)
 
 
 async def renew_related(
@@ -172,10 +155,8 @@ T = TypeVar("T")
 class RelatedLocker:
     """Locks related rows for the items of one pipeline.
 
-    Attributes:
-        tables: those that are declared. What a dead holder left in them is looked for. Rows of the
-            pipeline's own table, which cannot be declared (a circle), are free by expiry alone, so
-            that claims of most pipelines remain one statement.
+    What a dead holder left is looked for in the `tables` that are declared. Rows of the pipeline's
+    own table, which cannot be declared (a circle), are free by expiry alone.
     """
 
     def __init__(

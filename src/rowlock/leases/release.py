@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import ColumnElement, Update, and_, or_, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
@@ -38,12 +38,9 @@ async def release(
     *,
     waits: bool = True,
 ) -> frozenset[Any]:
-    """Unlock rows that were not worked on, as if they had never been claimed; joins the caller's
-    transaction.
-
-    Returns:
-        The keys of the rows that were released. The others were lost or, with ``waits=False``,
-        locked by another transaction for the moment.
+    """Unlock rows that were not worked on, as if they had never been claimed, and return their
+    keys; joins the caller's transaction. The others were lost or, with ``waits=False``, are locked
+    by another transaction for the moment.
     """
     dialect = LEASES.of(connection)
     ours = dialect.matches_leases(leased)
@@ -62,11 +59,8 @@ async def release_dead(
     only_ended: bool = False,
 ) -> int:
     """Free related rows that dead holders left under their tokens, except locked ones, and return
-    how many; joins the transaction that claims their main rows.
-
-    With `only_ended`, live leases are left alone. For tokens of other pipelines: where such a one
-    is not known here, the row that was claimed may have been a related row itself, and its holder
-    be alive.
+    how many; joins the transaction that claims their main rows. With `only_ended`, live leases are
+    left alone: the row that was claimed may have been a related row itself, of a living holder.
     """
     tokens = [leased.as_token(token) for token in dead_tokens]
     is_theirs = leased.column("lock_token").in_(tokens)
@@ -85,11 +79,9 @@ async def sweep(
     """Clear the lock columns of rows that were left behind longer than `older_than` ago, at most
     `SWEPT_ROWS_MAX`, and return how many; joins the caller's transaction.
 
-    A crashed holder's lease is normally taken over within one `lock_timeout`. But its row may no
-    longer be ready, or its pipeline may be gone from the code: then no pipeline claims it, and the
-    row would say for ever that its holder died. The same goes for a row that was reset and whose
-    owner never came back, and for half a lock that was left by hand, or one with an end that is no
-    time.
+    No pipeline claims a row that is no longer ready, or whose pipeline is gone from the code: it
+    would say for ever that its holder died. The same goes for a row that was reset and whose owner
+    never came back, and for half a lock that was left by hand, or one with an end that is no time.
 
     With `owner`, only rows that it left, for itself or for one of its items.
     """
@@ -111,10 +103,8 @@ async def sweep(
 
 async def mend_stamps(connection: AsyncConnection, leased: LeasedTable) -> int:
     """Let rows whose last stamp is far ahead of the clock count as processed now, at most
-    `SWEPT_ROWS_MAX`, and return how many; joins the caller's transaction.
-
-    Without a schedule, such a row would be due when that time has come: in an hour, or in a hundred
-    years.
+    `SWEPT_ROWS_MAX`, and return how many; joins the caller's transaction. Without a schedule, such
+    a row would be due in a hundred years.
     """
     last = leased.column("last_processed_at")
     ahead = and_(leased.column("lock_token").is_(None), last > database_time_after(STAMP_AHEAD_MAX))
@@ -128,37 +118,25 @@ def _cleared(leased: LeasedTable, condition: ColumnElement[bool]) -> Update:
     return update(leased.table).where(condition).values(values)
 
 
-class ShownLease(Protocol):
-    """What a person was shown of a lease."""
-
-    @property
-    def owner(self) -> str | None:
-        """The holder of the row, or the pipeline that had reset it."""
-
-    @property
-    def token(self) -> Any:
-        """As text or as it is; None if there was none."""
-
-
 async def break_lease(
     session: AsyncSession,
     leased: LeasedTable,
     key: object,
     *,
-    seen: ShownLease,
+    seen: Any,
     related: Iterable[LeasedTable] = (),
     only_ended: bool = False,
 ) -> bool:
     """Free the row of `key`, and what its holder has locked under the same token in tables of
     `related`, and return whether it was freed; joins the caller's transaction.
 
-    What a person has `seen` is the guard: with another owner or token the lease is another
+    What a person has `seen`, an owner and a token, is the guard: with others the lease is another
     holder's, and nothing is written. A live holder finds out as with any lost lease: its renewal
     and its outcome match nothing.
 
     A reservation is ended likewise. Related rows that are locked at the moment are left to their
-    expiry: waiting for them with the row in hand could deadlock. Instances that the session has are
-    not refreshed. With `only_ended`, a live lease is left alone.
+    expiry: waiting for them with the row in hand could deadlock. With `only_ended`, a live lease is
+    left alone.
     """
     is_it = and_(leased.key == key, is_as_shown(leased, seen))
     if only_ended:
@@ -176,7 +154,7 @@ async def break_lease(
     return True
 
 
-def is_as_shown(leased: LeasedTable, seen: ShownLease) -> ColumnElement[bool]:
+def is_as_shown(leased: LeasedTable, seen: Any) -> ColumnElement[bool]:
     """The lease of a row, or its reservation, is the one that a person was shown."""
     token = None if seen.token is None else leased.as_token(seen.token)
     owner_is = leased.column("lock_owner").is_not_distinct_from(seen.owner)

@@ -1,9 +1,8 @@
 """Renew: one statement extends many leases, each under its own token.
 
-Only a lease that is still valid by the database's clock is extended: a late heartbeat never revives
-an expired one, since between its end and the heartbeat others may have looked at the row and
-rightly found it free. Rows that are locked are skipped, so that one long transaction
-does not hold up the renewal of all others; the next beat tries them again.
+Only a lease that is still valid by the database's clock is extended: after its end others may have
+looked at the row and rightly found it free. Rows that are locked are skipped, so that one long
+transaction does not hold up the renewal of all others; the next beat tries them again.
 """
 
 from __future__ import annotations
@@ -22,9 +21,6 @@ from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.rows.database_time import UtcDateTime, database_instant, database_time_after
 from rowlock.rows.lease_values import renewed_values
 from rowlock.rows.leased_table import LeasedTable
-
-LEASES_PER_STATEMENT_MAX = 1000
-"""Most leases that one statement renews or releases."""
 
 
 async def renew(

@@ -71,9 +71,6 @@ def planned(
     """Return what `ask` learns of the plan of a SELECT: first with its values in the text, since an
     index of some rows is compared with them; then with its values bound, as a claim has them: some
     types have no literals, and a literal may be of another type than its value.
-
-    Raises:
-        DBAPIError: the query is refused.
     """
     spellings: list[Query] = [query]
     # Types of the host's raise what they like.
@@ -105,10 +102,8 @@ def _compiled(element: _Explained, compiler: Any, **how: Any) -> str:
 def plan_of(
     connection: Connection, query: Query, *, prefix: str, instead: tuple[str, str] = ("", "")
 ) -> Sequence[Row[Any]]:
-    """Return the database's plan of `query`, which `prefix` asks for; joins the caller's
-    transaction.
-
-    The first text of `instead` is replaced in the query by the second.
+    """Return the database's plan of `query`, which `prefix` asks for, with the first text of
+    `instead` replaced by the second; joins the caller's transaction.
     """
     if isinstance(query, str):
         return connection.exec_driver_sql(prefix + query.replace(*instead, 1)).all()
@@ -159,7 +154,7 @@ def serving_index(
     place: str,
 ) -> str | None:
     """Return the index that serves `query`, a SELECT of a table which is ordered by the column
-    `place`; joins a transaction that writes nothing after. `DBAPIError` if the query is refused.
+    `place`; joins a transaction that writes nothing after.
     """
     names = [one.name for one in indexes if one.is_valid and place in one.body][:INDEXES_MAX]
     serving = LEASES.on(connection.dialect.name).serving

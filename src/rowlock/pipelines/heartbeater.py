@@ -29,10 +29,11 @@ from rowlock.clock import ahead_of_monotonic, jittered, monotonic, sleep
 from rowlock.database.faults import is_of_the_schema, is_transient
 from rowlock.database.transaction import in_transaction
 from rowlock.errors import PipelineError, describe
+from rowlock.leases.acquire import LEASES_PER_STATEMENT_MAX, in_pieces
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related import renew_related
 from rowlock.leases.release import release
-from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, renew, tokens_still_held
+from rowlock.leases.renew import renew, tokens_still_held
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Ended
 from rowlock.pipelines.context import PipelineContext
@@ -138,8 +139,7 @@ class Heartbeater(Generic[ModelT]):
         renewed, failures = 0, list[Exception]()
         # Read before they are renewed.
         ends_at = min((item.trusted_until for item in due), default=0.0)
-        for start in range(0, len(due), LEASES_PER_STATEMENT_MAX):
-            chunk = due[start : start + LEASES_PER_STATEMENT_MAX]
+        for chunk in in_pieces(due, LEASES_PER_STATEMENT_MAX):
             try:
                 renewed += await self._renew(chunk, has_slept=has_slept)
             # Whatever went wrong, the next beat tries again while trust lasts.

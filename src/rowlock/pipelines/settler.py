@@ -26,11 +26,11 @@ from rowlock.clock import monotonic, sleep
 from rowlock.database.batcher import BATCH_MAX, Batcher, Retries
 from rowlock.database.faults import is_transient, may_be_of_the_size
 from rowlock.errors import HOST_ERRORS, LockWaitTimeout, TransactionTimeout
-from rowlock.leases.apply import MADE, Written, in_pieces
+from rowlock.leases.acquire import LEASES_PER_STATEMENT_MAX, in_pieces
+from rowlock.leases.apply import MADE, Written
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related import release_unlocked_related
 from rowlock.leases.release import release
-from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Attempt, Ended, Raised, Result, Returned
 from rowlock.pipelines.context import PipelineContext

@@ -31,13 +31,13 @@ from rowlock.leases.apply import (
     delete_locked,
     delete_written,
     deleted,
+    is_unchanged,
     lock_for_apply,
     processed_at,
     time_of,
     write_free,
 )
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.patch import is_unchanged
 from rowlock.leases.related import release_related, write_related
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import contained

@@ -216,6 +216,8 @@ def is_sql(value: object) -> bool:
 
 
 def without_onupdate(leased: LeasedTable, values: Mapping[Column[Any], Any]) -> ColumnValues:
-    """Return `values` with every other column that would change by itself kept as it is."""
+    """Return `values` with every other column that would change by itself kept as it is: to lease a
+    row is no change of its content, and SQLAlchemy would stamp an ``updated_at`` on each heartbeat.
+    """
     kept = {column: column for column in leased.columns_with_onupdate if column not in values}
     return {**kept, **values}

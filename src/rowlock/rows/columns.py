@@ -3,9 +3,6 @@
 `LockColumns` is required, `ScheduleColumns` optional. Hosts may as well spell the same columns
 themselves: what counts is what ``rows/leased_table.py`` finds on the mapped class.
 
-In a model that is a mapped dataclass they are columns, and no fields: neither ``__init__`` nor
-``repr`` nor ``==`` knows them.
-
 None of them is indexed by the mixin, and no index should contain a ``lock_*`` column: an update
 that touches an indexed column cannot be heap-only on PostgreSQL, and every heartbeat would write
 every index of the table. ``indexes.py`` has the one index that serves the claim.

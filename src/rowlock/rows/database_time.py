@@ -7,8 +7,6 @@ So "now" is an SQL expression here, never a Python value that travels to the ser
 A stamp, what is written as a row's `last_processed_at`, does not go back when that clock did, and
 no two outcomes of a row have the same one: after a COMMIT whose answer was lost it tells what was
 committed.
-
-Not here: how each database says so (``dialects/<database>/rows.py``).
 """
 
 from __future__ import annotations
@@ -104,6 +102,11 @@ def _as_utc(value: datetime | None) -> datetime | None:
 class _DialectFunction(FunctionElement[Any]):
     """SQL that differs by database: the template of `TimeSql` with this `name`."""
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        # Asked by SQLAlchemy of each class itself.
+        cls.inherit_cache = True
+
 
 @compiles(_DialectFunction)
 def _rendered(element: _DialectFunction, compiler: SQLCompiler, **kw: Any) -> str:
@@ -130,53 +133,38 @@ class database_now(_DialectTime):  # noqa: N801
     """The database's current time as an SQL expression, for defaults and comparisons."""
 
     name = "now"
-    inherit_cache = True
 
 
 class due_at_once(_DialectTime):  # noqa: N801
-    """A time that is over, as the default of a column: the database's current one, and on SQLite
-    the first of the epoch.
-
-    SQLite adds no column to an existing table unless its default is a constant. A row that is
-    inserted past the model is due at once on both; on SQLite it is also the first in the order of
-    claims.
+    """A time that is over, as the default of a column: the database's current one, and on SQLite,
+    which adds columns with constant defaults alone, the first of the epoch.
     """
 
     name = "due_at_once"
-    inherit_cache = True
 
 
 class database_instant(_DialectTime):  # noqa: N801
-    """The database's time at this very moment, also where a transaction has been open for long.
-
-    For the question whether a lease has ended: the start of the transaction would answer it for an
-    earlier moment.
+    """The database's time at this very moment, also where a transaction has been open for long: for
+    the question whether a lease has ended.
     """
 
     name = "instant"
-    inherit_cache = True
 
 
 class _DatabaseTimeAfter(_DialectTime):
     name = "time_after"
-    inherit_cache = True
 
 
 class same_time(_DialectCondition):  # noqa: N801
-    """Whether two times are the same, nulls being equal: ``same_time(column, value)``.
-
-    On SQLite times are text, and other writers may have used another shape for the same moment.
-    """
+    """Whether two times are the same, nulls being equal, in whatever shape they were written."""
 
     name = "is_same_time"
-    inherit_cache = True
 
 
 class readable_time(_DialectTime):  # noqa: N801
     """The time in a column as it is read: ``readable_time(column)``. Null if it is none."""
 
     name = "readable_time"
-    inherit_cache = True
 
 
 class is_no_time(_DialectCondition):  # noqa: N801
@@ -188,14 +176,12 @@ class is_no_time(_DialectCondition):  # noqa: N801
     """
 
     name = "is_no_time"
-    inherit_cache = True
 
 
 class is_beyond_time(_DialectCondition):  # noqa: N801
     """Whether a column of times holds one that lies behind all times that Python reads, or none."""
 
     name = "is_beyond_time"
-    inherit_cache = True
 
 
 def database_time_after(delay: timedelta) -> FunctionElement[datetime]:
@@ -205,16 +191,14 @@ def database_time_after(delay: timedelta) -> FunctionElement[datetime]:
 
 class _DatabaseSeconds(_DialectFunction):
     name = "epoch_seconds"
-    inherit_cache = True
     type = BigInteger()
 
 
 def is_in_window(period: timedelta, window: timedelta) -> ColumnElement[bool]:
     """Whether the database's time is within the last `window` of a `period`, in whole seconds."""
     period_s, window_s = (max(1, round(delay.total_seconds())) for delay in (period, window))
-    return _DatabaseSeconds() % literal(period_s, BigInteger) >= literal(
-        max(0, period_s - window_s), BigInteger
-    )
+    begins_s = literal(max(0, period_s - window_s), BigInteger)
+    return _DatabaseSeconds() % literal(period_s, BigInteger) >= begins_s
 
 
 STAMP_STEP = timedelta(milliseconds=1)
@@ -227,9 +211,7 @@ STAMP_AHEAD_MAX = timedelta(hours=1)
 
 def stamp_after(now: datetime, ahead: datetime | None, token: Any) -> datetime:
     """Return the stamp of an outcome that is written `now` to a row whose last stamp is `ahead` of
-    that, if it is.
-
-    It is the same for each try of the attempt that `token` identifies.
+    that, if it is; the same for each try of the attempt that `token` identifies.
     """
     if ahead is None:
         return now

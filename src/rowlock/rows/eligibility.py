@@ -1,11 +1,8 @@
 """Which rows may be claimed, and in which order: the one place that says it.
 
 A row is eligible when it is ready ∧ free or expired ∧ not reserved for another pipeline ∧ its time
-has come ∧ no other pipeline awaits it as a related row ∧ no gate keeps it. Pure expressions for
-SELECTs of the model; the statements that run them skip locked rows.
-
-An expired lease is free for every pipeline that wants the row. A reservation, which `Reset` leaves,
-ends by itself.
+has come ∧ no other pipeline awaits it as a related row ∧ no gate keeps it. An expired lease is free
+for every pipeline that wants the row. A reservation, which `Reset` leaves, ends by itself.
 """
 
 from __future__ import annotations
@@ -43,11 +40,9 @@ PRECEDENCE_TIMEOUTS_PER_WINDOW = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LockingPipeline:
-    """A pipeline that locks rows of this model as related rows.
+    """A pipeline that locks rows of this model as related rows of its own, main rows in `leased`.
 
     Attributes:
-        leased: the table of its own, main rows.
-        ready: which of its rows want work.
         on: which main row a related row belongs to; None if that is unknown: then each main row may
             want each related row.
         precedence_timeout: how long it is respected: related rows that have waited longer, and main
@@ -73,10 +68,7 @@ def is_free(leased: LeasedTable) -> ColumnElement[bool]:
 def is_claimable_by(
     leased: LeasedTable, owner: str, *, reserved_for: timedelta = RESERVED_BEYOND
 ) -> ColumnElement[bool]:
-    """The row is not reserved for another pipeline. A lease that has ended reserves nothing.
-
-    A reservation lasts for `reserved_for` from the outcome that left it.
-    """
+    """The row is not reserved for another pipeline; a lease that has ended reserves nothing."""
     lock_owner, last = leased.attribute("lock_owner"), leased.attribute("last_processed_at")
     return or_(
         lock_owner.is_(None),
@@ -100,15 +92,11 @@ def was_main_lease(leased: LeasedTable, lockers: Collection[str] = ()) -> Column
 
 
 def related_owner(leased: LeasedTable, owner: str, main_key: object) -> str:
-    """Return the name under which `owner` locks a row for the main row of `main_key`: with a digest
-    of the key where that does not fit. `ModelError` where not even that fits.
-    """
+    """Return the name under which `owner` locks a row for the main row of `main_key`."""
     name = f"{owner}{OWNER_SEPARATOR}{main_key}"
     if not leased.fits_owner(name):
-        digest = blake2b(
-            str(main_key).encode(errors="surrogatepass"), digest_size=DIGEST_BYTES
-        ).hexdigest()
-        name = f"{owner}{OWNER_SEPARATOR}{digest}"
+        key = str(main_key).encode(errors="surrogatepass")
+        name = f"{owner}{OWNER_SEPARATOR}{blake2b(key, digest_size=DIGEST_BYTES).hexdigest()}"
     leased.check_owner(name)
     return name
 
@@ -152,20 +140,17 @@ def is_awaiting(locking: LockingPipeline) -> ColumnElement[bool]:
     """A main row came back for locks that it could not get: in a SELECT of both models."""
     main = locking.leased
     token, stepped_back_at = main.attribute("lock_token"), main.attribute("last_processed_at")
+    since = database_time_after(-locking.precedence_timeout)
+    since_at_work = database_time_after(-locking.precedence_timeout_at_work)
     return and_(
         main.attribute("lock_owner") == locking.owner,
         or_(
-            and_(
-                token.is_(None), stepped_back_at > database_time_after(-locking.precedence_timeout)
-            ),
-            and_(
-                is_reservation_token(token),
-                stepped_back_at > database_time_after(-locking.precedence_timeout_at_work),
-            ),
+            and_(token.is_(None), stepped_back_at > since),
+            and_(is_reservation_token(token), stepped_back_at > since_at_work),
         ),
         main.attribute("parked_at").is_(None) if main.has_schedule else true(),
         # Nearly the same, and what the index that serves the main rows' own claims knows.
-        order_column(main) > database_time_after(-locking.precedence_timeout),
+        order_column(main) > since,
         locking.ready,
         true() if locking.on is None else locking.on,
     )
@@ -175,10 +160,7 @@ def is_awaited(
     leased: LeasedTable, locking: LockingPipeline, min_processing_interval: timedelta
 ) -> ColumnElement[bool]:
     """A main row of `locking` came back for locks that it could not get, and this row may be one of
-    those.
-
-    The reservation is written in the main row alone, so it ends with it: whatever becomes of that
-    row, no related row keeps a mark.
+    those. The reservation is written in the main row alone, so it ends with it.
     """
     place = order_column(leased)
     waits_at_most = locking.precedence_timeout
@@ -204,10 +186,7 @@ class EligibleParts:
     """The parts of the condition under which a pipeline may claim a row.
 
     Attributes:
-        ready: the host wants the row worked on.
-        free: no live lease is on it.
         mine: it is not reserved for another pipeline.
-        due: its time has come.
         unawaited: for each pipeline that locks such rows, no main row of it awaits this one.
         gates: what else the host makes of claims, such as a pause.
         seen: SELECTs of the host's session return it; only a session can tell.
@@ -237,7 +216,6 @@ def eligible_parts(
     locking_pipelines: Sequence[LockingPipeline] = (),
     gates: Sequence[ColumnElement[bool]] = (),
 ) -> EligibleParts:
-    """Return the condition under which `owner` may claim a row, part by part."""
     reserved_for = RESERVED_BEYOND + (reset_interval or timedelta(0)) * (1 + JITTER)
     return EligibleParts(
         ready,
@@ -265,12 +243,7 @@ def order_column(leased: LeasedTable) -> InstrumentedAttribute[Any]:
 
 
 def oldest_first(leased: LeasedTable) -> tuple[ColumnElement[Any], ...]:
-    """Return the order of claims: oldest due first, or longest not processed first and never
-    processed before all.
-
-    Rows of one place stand in the order of their keys, so that a claim can tell where the last one
-    ended.
-    """
+    """Return the order of claims: never processed first, or oldest due; then by key."""
     place = order_column(leased).asc()
     return (
         place if leased.has_schedule else place.nulls_first(),

@@ -1,5 +1,5 @@
 """What can be known of a host's SQL expression without running it: its names, its identity, whether
-it asks the row, and Python's ``and`` in it; and reads that survive values that cannot be read.
+it asks the row, and Python's ``and`` in it.
 """
 
 from __future__ import annotations
@@ -7,45 +7,21 @@ from __future__ import annotations
 import dis
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 from sqlalchemy import (
     BindParameter,
-    Boolean,
-    Column,
     ColumnElement,
-    Date,
-    DateTime,
-    Enum,
-    Float,
-    Integer,
-    Interval,
-    Numeric,
-    String,
-    Text,
-    Time,
-    Uuid,
-    case,
-    func,
-    literal,
-    literal_column,
-    not_,
-    null,
-    or_,
 )
 from sqlalchemy.orm.attributes import QueryableAttribute
 from sqlalchemy.sql.elements import BinaryExpression
 from sqlalchemy.sql.visitors import cloned_traverse, iterate
-from sqlalchemy.types import TypeEngine
 
 from rowlock.rows.assignments import cache_key_of
-from rowlock.rows.database_time import is_beyond_time, is_no_time
 from rowlock.rows.leased_table import LeasedTable
-
-# ---------------------------------------------------------------- parameter names
 
 
 def with_names_of_its_own(condition: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -61,14 +37,11 @@ def with_names_of_its_own(condition: ColumnElement[Any]) -> ColumnElement[Any]:
     return cloned_traverse(condition, how, {"bindparam": BindParameter._convert_to_unique})
 
 
-# ---------------------------------------------------------------- python booleans
-
-
 # `ready` may build another pipeline, which asks its own `ready`.
 _lock = threading.RLock()
 _JUMPS = ("JUMP_IF", "POP_JUMP", "TO_BOOL", "UNARY_NOT")
+# The bit of a comparison's argument by which it asks for the truth itself.
 _ASKED_BY_COMPARISON = 16 if sys.version_info >= (3, 13) else 0
-"""The bit of a comparison's argument by which it asks for the truth itself."""
 
 
 @contextmanager
@@ -109,9 +82,6 @@ def _is_jump(frame: FrameType) -> bool:
     return any(jump in operation for jump in _JUMPS)
 
 
-# ---------------------------------------------------------------- row free
-
-
 def of_no_row(
     leased: LeasedTable, conditions: Iterable[ColumnElement[bool]]
 ) -> tuple[ColumnElement[bool], ...]:
@@ -125,67 +95,17 @@ def of_no_row(
     return tuple(one for one in conditions if not mentions(one))
 
 
-# ---------------------------------------------------------------- fingerprints
-
-
 def fingerprint_of(condition: ColumnElement[Any]) -> object:
     """Return what `condition` says to a database; None if that cannot be told."""
-    try:
-        key = cache_key_of(condition)
-        if key is None or any(one.callable is not None for one in key.bindparams):
-            return None
-        # Equal values may be sent differently: True and 1 within JSON, times in two zones.
-        return key.key, [(type(one.value), one.value, repr(one.value)) for one in key.bindparams]
-    except Exception:  # noqa: BLE001 - types and values of the host's own raise what they like
+    key = cache_key_of(condition)
+    if key is None or any(one.callable is not None for one in key.bindparams):
         return None
+    # Equal values may be sent differently: True and 1 within JSON, times in two zones.
+    return key.key, [(type(one.value), one.value, repr(one.value)) for one in key.bindparams]
 
 
-def is_same(fingerprints: Iterable[object], before: Iterable[object]) -> bool:
+def is_same(fingerprints: Sequence[object], before: Sequence[object]) -> bool:
     try:
-        pairs = zip(fingerprints, before, strict=True)
-        return all(one is not None and one == other for one, other in pairs)
-    except Exception:  # noqa: BLE001 - values of the host's own may: in doubt, no
+        return None not in fingerprints and fingerprints == before
+    except Exception:  # noqa: BLE001 - an array's comparison with another has no truth: in doubt, no
         return False
-
-
-# ---------------------------------------------------------------- unreadable
-
-
-CLAIMED_BYTES_MAX = 2**15
-"""Largest value that a claim brings, in bytes; larger rows are read when work begins."""
-TEXT_CHARS_MAX = 1000
-"""A text of at most so many characters, by its type, is not asked for its size."""
-_BOUNDED = (Boolean, Date, DateTime, Enum, Float, Integer, Interval, Numeric, Time, Uuid)
-
-
-def times_read(leased: LeasedTable) -> dict[str, Column[Any]]:
-    """Return columns of times read before they are written, by attribute name."""
-    more = ("due_at", "deadline_at") if leased.has_schedule else ()
-    return {name: leased.column(name) for name in ("last_processed_at", *more)}
-
-
-def unreadable_column(leased: LeasedTable) -> ColumnElement[str | None]:
-    """Return the attribute name of a column that cannot be read, as SQL; null if all can."""
-    found = []
-    for name, column in times_read(leased).items():
-        unreadable: ColumnElement[bool] = is_no_time(column)
-        if not leased.has_schedule:
-            # A stamp behind all times would make the row due for ever, and stay.
-            unreadable = or_(unreadable, is_beyond_time(column))
-        found.append((unreadable, literal(name, Text)))
-    return case(*found, else_=null())
-
-
-def if_readable(time: ColumnElement[Any]) -> ColumnElement[Any]:
-    return case((not_(is_no_time(time)), time))
-
-
-def may_be_large(type_: TypeEngine[Any]) -> bool:
-    """`type_` is as the database resolves it."""
-    length = getattr(type_, "length", None) if isinstance(type_, String) else None
-    return not isinstance(type_, _BOUNDED) and not (length and length <= TEXT_CHARS_MAX)
-
-
-def is_small(size: ColumnElement[int]) -> ColumnElement[bool]:
-    """Return whether a value of `size`, null for none, comes with a claim."""
-    return func.coalesce(size, 0) <= literal_column(str(CLAIMED_BYTES_MAX), Integer)

@@ -3,8 +3,6 @@
 No index may mention a ``lock_*`` column: every claim and heartbeat changes these, and would have to
 write every index of the table. The condition of an index is taken from `ready` of the pipeline, as
 far as it can stand in an index: what asks another table or the clock is left out.
-
-Not here: how they are built in a host's database (``migrations/``).
 """
 
 from __future__ import annotations
@@ -59,9 +57,7 @@ from rowlock.rows.leased_table import (
 
 
 def partial_index_options(where: ColumnElement[Any] | TextClause | None) -> dict[str, Any]:
-    """Return the options by which ``Index`` has only the rows for which `where` is true, on every
-    known database; all rows if it is None.
-    """
+    """Return the options by which an ``Index`` has only the rows of `where`, on every database."""
     if where is None:
         return {}
     able = (dialect.name for dialect in known_dialects() if dialect.has_partial_indexes)
@@ -81,12 +77,7 @@ _UNSTABLE = frozenset(
 def index_condition(
     name: str, ready: ColumnElement[bool], mapper: Mapper[Any]
 ) -> ColumnElement[bool]:
-    """Return the parts of `ready`, joined by AND, that an index of the model's table can hold;
-    `name` is for the error.
-
-    Raises:
-        ModelError: there is none, or `ready` asks a lock column.
-    """
+    """Return the parts of `ready`, joined by AND, that an index of the model's table can hold."""
     table = mapper.local_table
     assert isinstance(table, Table)
     # By the columns, since a model may call them otherwise in its table.
@@ -184,19 +175,13 @@ PARKED: Final = "parked_at"
 
 @dataclass(frozen=True, slots=True)
 class DueIndex:
-    """What an index of claims is made of, as `add_due_index` takes it; `ready` is without
-    ``parked_at IS NULL``.
-    """
+    """What an index of claims is made of; `ready` is without ``parked_at IS NULL``."""
 
     ready: str | ColumnElement[bool]
     column: DueOrder
 
     def parts(self, table_name: str) -> IndexParts:
-        """Return columns and options, as ``Index`` and ``op.create_index`` take them.
-
-        Raises:
-            ModelError: `ready` mentions a lock column, or rows are not claimed by that column.
-        """
+        """Return columns and options, as ``Index`` and ``op.create_index`` take them."""
         place, key = (self.column, KEY) if isinstance(self.column, str) else self.column
         if place not in get_args(DueColumn):
             raise ModelError(
@@ -205,9 +190,8 @@ class DueIndex:
                 model=table_name,
                 column=place,
             )
-        if place == "due_at":
-            return _parts(table_name, self.ready, (place, key), parked=named_column(PARKED))
-        return _parts(table_name, self.ready, (named_column(place), key), parked=None)
+        parked: Any = named_column(PARKED) if place == "due_at" else None
+        return _parts(table_name, self.ready, (named_column(place), key), parked=parked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,28 +253,35 @@ def due_index(
                 model=of,
             )
         made_of = DueIndex(ready, column or "last_processed_at")
-        columns, options = made_of.parts(of)
-        name = name or index_name(of, made_of.column)
-        return Index(name, *columns, info={INDEX_INFO: made_of}, **options)
+        return _index(name or index_name(of, made_of.column), made_of, made_of.parts(of))
     whose, is_pipeline = _name_of(of), _is_of_pipeline(of)
     if column is not None or is_pipeline is (ready is not None):
-        raise ModelError(_usage(whose, is_pipeline=is_pipeline), model=whose)
+        usage = (
+            f"due_index({whose}) knows table, order and condition; give it a name at most"
+            if is_pipeline
+            else f"which rows of {whose} want work? due_index({whose}, ready={whose}.status =="
+            " 'submitted'), or due_index(YourPipeline); table and order are known"
+        )
+        raise ModelError(usage, model=whose)
     mapper, table, key = _mapped(of)
     for lock_column in LOCK_COLUMNS:
         check_column(mapper, lock_column)
     place: DueColumn = "due_at" if spells_schedule(mapper) else "last_processed_at"
     ordered = mapper.columns[place]
-    name = name or f"ix_{table.name}_{ordered.name}"
+    name = name or index_name(table.name, ordered.name)
     _refuse_taken(table, name, call=f"due_index({whose}, name=...)")
     condition = _ready_of(whose, of) if is_pipeline else ready
     if isinstance(condition, ColumnElement):
         condition = index_condition(whose, condition, mapper)
     assert condition is not None
     parked = mapper.columns[PARKED] if place == "due_at" else None
-    columns, options = _parts(table.name, condition, (ordered, key), parked=parked)
-    return Index(
-        name, *columns, info={INDEX_INFO: DueIndex(condition, (place, key.name))}, **options
-    )
+    parts = _parts(table.name, condition, (ordered, key), parked=parked)
+    return _index(name, DueIndex(condition, (place, key.name)), parts)
+
+
+def _index(name: str, made_of: DueIndex | ParkedIndex, parts: IndexParts) -> Index:
+    columns, options = parts
+    return Index(name, *columns, info={INDEX_INFO: made_of}, **options)
 
 
 def _mapped(of: Any) -> tuple[Mapper[Any], Table, Column[Any]]:
@@ -315,15 +306,6 @@ def _is_of_pipeline(of: object) -> bool:
     # A host's table may have columns of these names.
     is_mapped = inspect(of, raiseerr=False) is not None
     return not is_mapped and hasattr(of, "ready") and hasattr(of, "model")
-
-
-def _usage(whose: str, *, is_pipeline: bool) -> str:
-    if is_pipeline:
-        return f"due_index({whose}) knows table, order and condition; give it a name at most"
-    return (
-        f"which rows of {whose} want work? due_index({whose}, ready={whose}.status =="
-        " 'submitted'), or due_index(YourPipeline); table and order are known"
-    )
 
 
 def _ready_of(whose: str, pipeline: Any) -> ColumnElement[bool]:
@@ -360,7 +342,6 @@ def _parts(
 
 
 def claim_index_parts(leased: LeasedTable, conditions: Sequence[ColumnElement[bool]]) -> IndexParts:
-    """Return columns and options of an index that serves the claims of ready rows."""
     place = leased.column("due_at" if leased.has_schedule else "last_processed_at")
     parked = leased.column(PARKED) if leased.has_schedule else None
     ready = _all_of(conditions) if conditions else true()
@@ -370,9 +351,7 @@ def claim_index_parts(leased: LeasedTable, conditions: Sequence[ColumnElement[bo
 def _where(
     ready: str | ColumnElement[bool], in_play: ColumnElement[bool] | None = None
 ) -> ColumnElement[bool] | None:
-    """Return which rows the index holds; None for all: what is always true implies nothing, so that
-    SQLite would not use an index that asks for it.
-    """
+    # What is always true implies nothing: SQLite would not use an index that asks for it.
     if _ALWAYS.fullmatch(str(ready)):
         return in_play
     if isinstance(ready, str):
@@ -398,9 +377,8 @@ def _refused(of: str, column: str) -> ModelError:
 
 
 class _NullsFirst(UnaryExpression[Any]):
-    """A column in the order of claims, where rows that were never processed come first.
-
-    A column with a modifier, and no function: Alembic compares no index of functions on SQLite.
+    """A column of which nulls come first. It is no function: Alembic compares no index of those on
+    SQLite.
     """
 
     inherit_cache = True
@@ -438,9 +416,7 @@ def parked_index(of: object, *, key: str | None = None, name: str | None = None)
     """
     if isinstance(of, str):
         parked = ParkedIndex(key or KEY)
-        columns, options = parked.parts(of)
-        name = name or index_name(of, PARKED)
-        return Index(name, *columns, info={INDEX_INFO: parked}, **options)
+        return _index(name or index_name(of, PARKED), parked, parked.parts(of))
     whose = _name_of(of)
     if key is not None:
         raise ModelError(f"parked_index({whose}) knows the key; leave it out", model=whose)
@@ -453,9 +429,9 @@ def parked_index(of: object, *, key: str | None = None, name: str | None = None)
         )
     name = name or index_name(table.name, PARKED)
     _refuse_taken(table, name, call=f"parked_index({whose}, name=...)")
-    parked_at, info = mapper.columns[PARKED], {INDEX_INFO: ParkedIndex(own_key.name)}
-    options = partial_index_options(parked_at.is_not(None))
-    return Index(name, parked_at, own_key, info=info, **options)
+    parked_at = mapper.columns[PARKED]
+    parts = [parked_at, own_key], partial_index_options(parked_at.is_not(None))
+    return _index(name, ParkedIndex(own_key.name), parts)
 
 
 def sql_of(clause: ClauseElement, dialect: Dialect) -> str:

@@ -1,8 +1,7 @@
 """A host's mapped class, read once and checked: which column is which.
 
 The one idea: everything that could be wrong with a model is found when the pipeline is built,
-before anything was started, and reported by the name of the column with what to change. After that,
-the rest of the code asks `LeasedTable` and checks nothing again.
+before anything was started, and reported by the name of the column with what to change.
 
 Instances are made of the columns of a row as SQLAlchemy would have loaded them, but only where an
 instance is no more than its row: relationships that come along, expressions, a class for each kind
@@ -38,15 +37,12 @@ from sqlalchemy.orm import (
     InstrumentedAttribute,
     LoaderCallableStatus,
     Mapper,
-    MapperProperty,
 )
 from sqlalchemy.orm.attributes import instance_dict, instance_state
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from rowlock.errors import ModelError, OutcomeError
 from rowlock.rows.lock_tokens import fresh_token
-
-# ---------------------------------------------------------------- ownership
 
 
 def is_ours(type_: TypeEngine[Any], dialect: Dialect) -> bool:
@@ -72,23 +68,14 @@ def _is_time(type_: TypeEngine[Any]) -> bool:
 _EXPECTED: dict[str, tuple[Callable[[TypeEngine[Any]], bool], str]] = {
     "lock_token": (lambda type_: isinstance(type_, Uuid), "Uuid"),
     "lock_owner": (lambda type_: isinstance(type_, String), "String"),
-    "lock_expires_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
-    "last_processed_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
-    "due_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
     "attempts": (lambda type_: isinstance(type_, Integer), "Integer"),
     "last_error": (lambda type_: isinstance(type_, String), "Text"),
-    "parked_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
-    "deadline_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
 }
 _NEVER_NULL = ("due_at", "attempts")
 
 
 def mapper_of(model: type[Any], *, configured: bool = True) -> Mapper[Any]:
-    """Return the mapper of `model`; not `configured`, where other models may still be to come.
-
-    Raises:
-        ModelError: it is not mapped, or the mapping is wrong.
-    """
+    """Return the mapper of `model`; not `configured`, where other models may still be to come."""
     name = getattr(model, "__name__", repr(model))
     try:
         mapper: Mapper[Any] = inspect(model)
@@ -157,7 +144,7 @@ def spells_schedule(mapper: Mapper[Any]) -> bool:
 def check_column(mapper: Mapper[Any], name: str) -> None:
     """Check a column that rowlock needs, by its attribute; `ModelError` if it is wrong."""
     model = mapper.class_.__name__
-    fits, wanted = _EXPECTED[name]
+    fits, wanted = _EXPECTED.get(name, (_is_time, "UtcDateTime or DateTime(timezone=True)"))
     if name not in mapper.columns:
         mixin = "LockColumns" if name in LOCK_COLUMNS else "ScheduleColumns"
         raise ModelError(
@@ -177,16 +164,13 @@ def check_column(mapper: Mapper[Any], name: str) -> None:
             model=model,
             column=name,
         )
-    if column.nullable and name in _NEVER_NULL:
-        raise ModelError(
-            f"{model}.{name} must not be nullable: a row without it would never be claimed",
-            model=model,
-            column=name,
+    if column.nullable == (name in _NEVER_NULL):
+        why = (
+            "must not be nullable: a row without it would never be claimed"
+            if column.nullable
+            else "must be nullable: null means that it is free"
         )
-    if not column.nullable and name not in _NEVER_NULL:
-        raise ModelError(
-            f"{model}.{name} must be nullable: null means that it is free", model=model, column=name
-        )
+        raise ModelError(f"{model}.{name} {why}", model=model, column=name)
 
 
 def with_zone(value: Any, column: Column[Any]) -> Any:
@@ -221,31 +205,13 @@ PLANS_MAX: Final = 1000
 """Of at most so many mappers it is remembered how their instances are made."""
 
 
-def is_plain(mapper: Mapper[Any]) -> bool:
-    """Whether an instance is no more than the columns of its row."""
-    return (
-        mapper.polymorphic_on is None
-        and mapper.inherits is None
-        and all(
-            len(prop.columns) == 1 and isinstance(prop.columns[0], Column) and not prop.deferred
-            for prop in mapper.column_attrs
-        )
-        and all(relation.lazy not in _EAGER for relation in mapper.relationships)
-        and not mapper.composites
-        # Host code, or a type whose values know their parents (sqlalchemy.ext.mutable).
-        and not mapper.class_manager.dispatch.load
-    )
-
-
 def attributes_of(mapper: Mapper[Any]) -> dict[str, Column[Any]]:
     columns = ((prop.key, prop.columns[0]) for prop in mapper.column_attrs)
     return {name: column for name, column in columns if isinstance(column, Column)}
 
 
 def instance_of(mapper: Mapper[Any], values: Mapping[str, Any]) -> Any:
-    """Return a detached instance of a plain mapper that has these `values`, by attribute name, as
-    if just loaded; among them those of the primary key.
-    """
+    """Return a detached instance of a plain mapper with these `values`, as if just loaded."""
     model: Any = mapper.class_
     instance = model.__new__(model)
     # Where SQLAlchemy's own loading puts them; there is no history yet that `set_committed_value`
@@ -284,9 +250,6 @@ def changed_attributes(row: object) -> list[str]:
     return [name for name in state.committed_state if state.attrs[name].history.has_changes()]
 
 
-# ---------------------------------------------------------------- the table
-
-
 ModelT = TypeVar("ModelT")
 ModelT_co = TypeVar("ModelT_co", covariant=True)
 """The model of what is only asked for rows and never given any: a claim, a pipeline."""
@@ -304,10 +267,7 @@ class LeasedTable:
     """The parts of a host's model that leases are made of.
 
     Attributes:
-        columns_by_keys: what update maps with these keys write; written by ``rows/updates.py``,
-            bounded by `KEYS_MAX`.
-        spoilt_keys: values of keys that do not find their rows; written, and bounded, by
-            ``leases/claim_request.py``.
+        spoilt_keys: values of keys that do not find their rows; bounded by ``leases/``.
         has_places: whether a statement may find a row again by its place in the table, as in no
             view; written by ``leases/table_looks.py``.
     """
@@ -317,9 +277,6 @@ class LeasedTable:
     table: Table
     key: Column[Any]
     has_schedule: bool
-    columns_by_keys: dict[tuple[object, ...], tuple[Column[Any], ...]] = field(
-        default_factory=dict, repr=False
-    )
     spoilt_keys: set[object] = field(default_factory=set, repr=False)
     has_places: bool = field(default=False, repr=False)
     _prepared: dict[Hashable, Any] = field(default_factory=dict, repr=False)
@@ -355,12 +312,7 @@ class LeasedTable:
         return attribute
 
     def value_as_read(self, row: object, column: Column[Any]) -> Any:
-        """Return what `column` was when `row` was loaded, also where the instance was changed
-        since.
-
-        Raises:
-            OutcomeError: the column was not loaded.
-        """
+        """Return what `column` was when `row` was loaded, also where that was changed since."""
         name = self.mapper.get_property_by_column(column).key
         state = inspect(row)
         assert state is not None
@@ -383,9 +335,7 @@ class LeasedTable:
         return {column: place for place, column in enumerate(self.attributes.values())}
 
     def prepared(self, key: Hashable, build: Callable[[], StatementT]) -> StatementT:
-        """Return what `build` gives, built once for each `key`: building a statement takes longer
-        than executing it. What differs from one execution to the next must be bound by name.
-        """
+        """Return what `build` gives, built once for each `key`; what differs is bound by name."""
         statement = self._prepared.get(key)
         if statement is None:
             statement = build()
@@ -457,7 +407,19 @@ class LeasedTable:
 
     @cached_property
     def is_plain(self) -> bool:
-        return is_plain(self.mapper)
+        """Whether an instance is no more than the columns of its row."""
+        return (
+            self.mapper.polymorphic_on is None
+            and self.mapper.inherits is None
+            and all(
+                len(prop.columns) == 1 and isinstance(prop.columns[0], Column) and not prop.deferred
+                for prop in self.mapper.column_attrs
+            )
+            and all(relation.lazy not in _EAGER for relation in self.mapper.relationships)
+            and not self.mapper.composites
+            # Host code, or a type whose values know their parents (sqlalchemy.ext.mutable).
+            and not self.mapper.class_manager.dispatch.load
+        )
 
     @cached_property
     def attributes(self) -> dict[str, Column[Any]]:
@@ -471,9 +433,9 @@ class LeasedTable:
         """Columns by attribute name, by synonyms and, where that is free, by own name."""
         by_attribute = {prop.key: prop.columns[0] for prop in self.mapper.column_attrs}
         by_attribute |= {
-            synonym.key: meant.columns[0]
-            for synonym in self.mapper.synonyms.values()
-            if isinstance(meant := _meant(self.mapper, synonym.key), ColumnProperty)
+            name: meant.columns[0]
+            for name in self.mapper.synonyms.keys()  # noqa: SIM118 - of SQLAlchemy
+            if isinstance(meant := self.attribute(name).property, ColumnProperty)
         }
         by_column = {column.name: column for column in self.table.columns}
         return {
@@ -517,17 +479,8 @@ class LeasedTable:
         )
 
 
-def _meant(mapper: Mapper[Any], name: str) -> MapperProperty[Any] | None:
-    """Return the property that is called `name`, or for which a synonym of that name stands."""
-    while name in mapper.synonyms:
-        name = mapper.synonyms[name].name
-    return mapper.attrs.get(name)
-
-
 def relation_between(leased: LeasedTable, related: LeasedTable) -> ColumnElement[bool] | None:
-    """Return the condition that a related row belongs to a main row; None without a foreign key,
-    `ModelError` if there are several.
-    """
+    """Return the condition that a related row belongs to a main row; None without a foreign key."""
     pairs = ((leased, related), (related, leased))
     if leased.table is related.table or not any(
         key.references(b.table) for a, b in pairs for key in a.table.foreign_keys

@@ -2,14 +2,13 @@
 row, and how many holders died before it.
 
 *Marks.* Each process draws a mark, anew in a child that was forked, and all tokens that it makes
-end so. A row by itself says who has it, and no column is needed. On PostgreSQL the client draws the
-first eight digits for each claim, so that the rows of a claim whose answer cannot be read are found
-and released; the rest of the token is random for each row.
+end so. On PostgreSQL the client draws the first eight digits for each claim, so that the rows of a
+claim whose answer cannot be read are found and released; the rest is random for each row.
 
 *Reservations.* A row that was reset keeps its owner: a reservation, which the pipelines of its
 related rows respect. The next claim must not end that reservation before the related rows are
-locked, or busy children would be claimed in between, every time. No column is left to say so; the
-token itself can: a claim that comes back has a UUID of version 8, as random as any of version 4.
+locked, or busy children would be claimed in between, every time. So a claim that comes back has a
+UUID of version 8, as random as any of version 4.
 
 *Deaths.* A failure is written by its holder, which so proves that it lives; only a death leaves its
 token behind. The claim that finds one hands out a token that counts it: its variant digit is ``e``
@@ -18,9 +17,6 @@ or a release clears the token, and the counts with it.
 
 *Crowds.* Where a replica lost many rows at once, its end says nothing of one of them. So a token
 also says, by its variant ``f``, that its holder had many rows in hand. `deaths_after` is the rule.
-
-Not here: who respects the reservation (``rows/eligibility.py``), and what becomes of a row that
-kills its holders (``pipelines/worker.py``).
 
 Source: RFC 9562, section 5.8: version 8 is for what an application wants to say; section 4.1:
 variants ``e`` and ``f`` are reserved.
@@ -36,20 +32,12 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Column, ColumnElement, Text, and_, cast, func
 from sqlalchemy.orm import InstrumentedAttribute
 
-VERSION_DIGIT_AT = 13
-"""Where the version stands among the 32 digits of a UUID, counted from 1 as SQL does."""
-VARIANT_DIGIT_AT = 17
-"""Where the variant stands among the 32 digits of a UUID, counted from 1 as SQL does."""
-COUNTS_AT = 21
-"""Where the digits of the counts stand: deaths in crowds, then those held against the row."""
-MARK_AT = 25
-"""Where the mark begins, which is the rest of the token."""
-MARK_BYTES = 4
-"""How long the mark is."""
+# Places among the 32 digits of a UUID, counted from 1 as SQL does. The counts are of deaths in
+# crowds, then of those held against the row.
+VERSION_DIGIT_AT, VARIANT_DIGIT_AT, COUNTS_AT, MARK_AT = 13, 17, 21, 25
 CLAIM_DIGITS = 8
 """How many digits at the start of a token are those of its claim."""
-TOKEN_BYTES = 16
-"""How long a token is."""
+TOKEN_BYTES, MARK_BYTES = 16, 4
 DEATHS_MAX = 255
 """Most deaths that are counted, of each kind."""
 COUNTED, IN_CROWD = "e", "f"
@@ -79,7 +67,8 @@ class Deaths(NamedTuple):
 class OwnMark:
     """The mark of this process: the `octets` with which all its tokens end."""
 
-    octets = os.urandom(MARK_BYTES)
+    def __init__(self) -> None:
+        self.draw()
 
     def draw(self) -> None:
         self.octets = os.urandom(MARK_BYTES)
@@ -91,7 +80,6 @@ if hasattr(os, "register_at_fork"):
 
 
 def replica_mark() -> str:
-    """Return the mark of this process: eight hexadecimal digits with which all its tokens end."""
     return OWN_MARK.octets.hex()
 
 
@@ -100,9 +88,7 @@ def mark_of(token: object) -> str:
 
 
 def fresh_token(*, is_reserved: bool = False, in_crowd: bool = False) -> uuid.UUID:
-    """Return a token that no holder has had; `is_reserved`: of a holder that comes back;
-    `in_crowd`: of one that has many rows in hand.
-    """
+    """Return a new token; of a holder that comes back for its row, or has many rows in hand."""
     # By its bits: on SQLite the token of each row is made here.
     number = int.from_bytes(os.urandom(TOKEN_BYTES - MARK_BYTES) + OWN_MARK.octets) & _RANDOM
     number |= (8 if is_reserved else 4) << _VERSION_SHIFT | 0x8 << _VARIANT_SHIFT
@@ -151,10 +137,9 @@ def deaths_after(dead: object, *, lost: int, max_deaths: int | None) -> Deaths:
     """Return the deaths of a row after that of the holder of the token `dead`, whose replica has
     `lost` so many rows as far as is known.
 
-    A death is held against the row if its replica lost few rows at once; a row with `max_deaths` of
-    those is parked. One in a crowd says nothing of one row of it. But a row that kills its holders
-    may always die in crowds: after `max_deaths` of those it is tried alone, and to die twice then
-    is enough.
+    A death is held against the row, which is parked at `max_deaths`, if its replica lost few rows
+    at once. But a row that kills its holders may always die in crowds: after `max_deaths` of those
+    it is tried alone, and to die twice then is enough.
     """
     counted, in_crowds = deaths = deaths_of(dead)
     was_tried = deaths.are_trying(max_deaths) and not is_in_crowd(dead)

@@ -6,12 +6,11 @@ touched, and one `NOW_PLACEHOLDER`, resolved once per transaction, gives all of 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, TypeAlias, overload
 
 from sqlalchemy import (
@@ -28,23 +27,25 @@ from sqlalchemy import (
     String,
     Time,
     Uuid,
+    bindparam,
 )
 from sqlalchemy import Enum as EnumType
+from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import Mapped
 from sqlalchemy.orm.attributes import InstrumentedAttribute, QueryableAttribute
 from sqlalchemy.sql.elements import KeyedColumnElement
-from sqlalchemy.types import NullType, TypeDecorator, TypeEngine
+from sqlalchemy.types import NullType, TypeEngine
 
 from rowlock.dialects.contract import ROWS
 from rowlock.errors import OutcomeError
 from rowlock.rows.assignments import PLAIN, is_sql
-from rowlock.rows.leased_table import LeasedTable, innermost
+from rowlock.rows.leased_table import LeasedTable, innermost, is_ours
 
 NAMES_SHOWN_MAX = 30
 """Most column names that an error lists."""
 KEYS_MAX = 1000
-"""Of so many update maps a table remembers the columns; others are resolved each time."""
+"""Of so many columns it is remembered how their values are tried."""
 
 
 class _NowPlaceholder(Enum):
@@ -143,12 +144,7 @@ def compared_column(leased: LeasedTable, key: object) -> Column[Any]:
 
 
 def column_values(leased: LeasedTable, values: Values) -> dict[Column[Any], Any]:
-    """Return the host's update map keyed by the table's columns.
-
-    Raises:
-        OutcomeError: it is no map, or a key is unknown, named twice, the primary key, or a column
-            that rowlock itself keeps.
-    """
+    """Return the host's update map keyed by the table's columns; `OutcomeError` if it is none."""
     return dict(zip(columns_written(leased, values), values.values(), strict=True))
 
 
@@ -182,28 +178,36 @@ def _trial_of(column: Column[Any], dialect: Dialect) -> Trial | None:
     """Return what tries whether a column keeps a value, and the model reads it back; None if it
     takes any value, or only the database knows.
     """
-    layers, inner = _layers_of(column.type, dialect)
-    binds = [one.process_bind_param for one in layers if _has_own(one, "process_bind_param")]
-    reads = [one.process_result_value for one in layers if _has_own(one, "process_result_value")]
-    check = _check_of(inner, dialect, is_converted=bool(binds))
-    if isinstance(own := column.type, PickleType):
-        # What can be pickled need not be what can be read.
-        check = _raising(lambda value: own.pickler.loads(own.pickler.dumps(value, own.protocol)))
-    is_read_so = not any(_has_own(one, "result_processor") for one in layers)
-    stored = _stored_by(inner, dialect) if reads and is_read_so else None
-    if check is None and stored is None:
+    inner, is_own = innermost(column.type, dialect), not is_ours(column.type, dialect)
+    is_array = isinstance(inner, ARRAY) and isinstance(
+        innermost(inner.item_type, dialect), EnumType
+    )
+    way = dialect if is_array else _without_driver(dialect)
+    type_ = column.type.dialect_impl(way)
+    if (
+        type_.bind_expression(bindparam(None, type_=type_)) is not None
+        or type_.column_expression(column) is not None
+    ):
+        # What reaches the column is not known.
         return None
+    # A host's own type may keep UTC where the database keeps no zone; it may refuse others.
+    keeps_zones = ROWS.on(dialect.name).keeps_zones or not is_own
+    check = _check_of(inner, keeps_zones=keeps_zones)
+    is_text_of_uuid = isinstance(inner, Uuid) and not inner.as_uuid
+    is_converted = is_own or is_array or is_text_of_uuid
+    if not (is_converted or isinstance(inner, EnumType) or isinstance(type_, PickleType)):
+        return check
+    bind = type_.bind_processor(way)
+    # Of other types only the driver knows how a bound value will be read.
+    is_read = isinstance(inner, ARRAY | Integer | JSON | LargeBinary | String | Uuid)
+    read = type_.result_processor(way, None) if is_read else None
 
     def trial(given: Any) -> str | None:
-        value = given
         try:
-            for bind in binds:
-                value = bind(value, dialect)
+            value = bind(given) if bind else given
             why = None if value is None or check is None else check(value)
-            if why is None and stored is not None:
-                value = None if value is None else stored(value)
-                for read in reversed(reads):
-                    value = read(value, dialect)
+            if why is None and read:
+                read(value)
         # Its text holds the value.
         except Exception as error:  # noqa: BLE001
             is_zoned = isinstance(inner, DateTime | Time) and inner.timezone
@@ -214,33 +218,20 @@ def _trial_of(column: Column[Any], dialect: Dialect) -> Trial | None:
     return trial
 
 
-def _layers_of(
-    type_: TypeEngine[Any], dialect: Dialect
-) -> tuple[list[TypeDecorator[Any]], TypeEngine[Any]]:
-    layers, inner = [], type_.dialect_impl(dialect)
-    while isinstance(inner, TypeDecorator):
-        layers.append(inner)
-        inner = inner.impl_instance.dialect_impl(dialect)
-    by_sql = ("bind_expression", "column_expression")
-    if any(_has_own(one, name) for one in (*layers, inner) for name in by_sql) or any(
-        _has_own(one, "bind_processor") for one in layers
-    ):
-        # What reaches the column is not known.
-        return [], NullType()
-    return layers, inner
+def _without_driver(dialect: Dialect) -> Dialect:
+    """Return a dialect of the same database in which types convert values by themselves: some
+    drivers do a part of it.
+    """
+    plain: Any = DefaultDialect()
+    for name in ("name", "driver", "_json_serializer", "_json_deserializer"):
+        setattr(plain, name, getattr(dialect, name, None))
+    return plain  # type: ignore[no-any-return]
 
 
-def _has_own(layer: TypeEngine[Any], name: str) -> bool:
-    base = TypeDecorator if isinstance(layer, TypeDecorator) else TypeEngine
-    return getattr(type(layer), name) is not getattr(base, name)
-
-
-def _check_of(inner: TypeEngine[Any], dialect: Dialect, *, is_converted: bool) -> Trial | None:
+def _check_of(inner: TypeEngine[Any], *, keeps_zones: bool) -> Trial | None:
     match inner:
-        case EnumType() | Uuid(as_uuid=False):
-            return _raising(_as_read(inner, dialect))
-        case ARRAY() if isinstance(innermost(inner.item_type, dialect), EnumType):
-            return _raising(_as_read(inner, dialect))
+        case EnumType():
+            return None
         case String(length=int(length)):
             # PostgreSQL cuts spaces at the end.
             return lambda value: (
@@ -249,49 +240,11 @@ def _check_of(inner: TypeEngine[Any], dialect: Dialect, *, is_converted: bool) -
                 else None
             )
         case DateTime(timezone=True) | Time(timezone=True):
-            # A host's own type may keep UTC where the database keeps no zone; it may refuse others.
-            is_checked = ROWS.on(dialect.name).keeps_zones or not is_converted
-            return _without_zone if is_checked else lambda _value: None
+            return _without_zone if keeps_zones else None
         case Integer() | Numeric() | Float():
             return _no_number
         case _:
             return None
-
-
-def _raising(convert: Callable[[Any], object]) -> Trial:
-    def check(value: Any) -> None:
-        convert(value)
-
-    return check
-
-
-def _stored_by(inner: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any] | None:
-    """Return what says how a bound value will be read; None where only the driver knows."""
-    match inner:
-        case EnumType():
-            return _as_read(inner, dialect)
-        case JSON():
-            write: Any = getattr(dialect, "_json_serializer", None) or json.dumps
-            read: Any = getattr(dialect, "_json_deserializer", None) or json.loads
-            return lambda value: read(write(value))
-        case String():
-            return lambda value: value if isinstance(value, bytes) else str(value)
-        case LargeBinary():
-            return lambda value: bytes(memoryview(value))
-        case Integer():
-            return lambda value: value
-        case _:
-            return None
-
-
-def _as_read(type_: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any]:
-    bind, read = type_.bind_processor(dialect), type_.result_processor(dialect, None)
-
-    def convert(value: Any) -> Any:
-        value = bind(value) if bind else value
-        return read(value) if read else value
-
-    return convert
 
 
 def _without_zone(value: Any) -> str | None:
@@ -313,24 +266,13 @@ def _no_number(value: Any) -> str | None:
 
 
 def columns_written(leased: LeasedTable, values: Values) -> tuple[Column[Any], ...]:
-    """Return the columns that an update map writes, in its order, worked out once for the same
-    keys; `OutcomeError` as `column_values`.
-    """
+    """Return the columns that an update map writes, in its order."""
     if type(values) is not dict and not isinstance(values, Mapping):
         raise OutcomeError(
             f"values must be a dict of columns and values, not {type(values).__name__}"
         )
     keys = tuple(values)
-    try:
-        known = leased.columns_by_keys.get(keys)
-    except TypeError:
-        # Of which one is compared as SQL, or cannot be hashed.
-        return _columns_written(leased, keys)
-    if known is None:
-        known = _columns_written(leased, keys)
-        if len(leased.columns_by_keys) < KEYS_MAX:
-            leased.columns_by_keys[keys] = known
-    return known
+    return leased.prepared((columns_written, keys), partial(_columns_written, leased, keys))
 
 
 def _columns_written(leased: LeasedTable, keys: Iterable[object]) -> tuple[Column[Any], ...]:

@@ -35,7 +35,7 @@ from rowlock.leases.acquire import (
     lock_held,
     read_acquired,
     read_fresh,
-    release_keys,
+    release_acquired,
     renew_keys,
 )
 from rowlock.leases.claim import as_seen
@@ -185,9 +185,9 @@ class HeldByService(Generic[ModelT]):
                 extra = {"model": self._leased.name}
                 logger.warning("Renewing held rows failed: %(model)s", extra, exc_info=error)
                 continue
-            if renewed.lost:
+            if renewed.is_lost:
                 self._trusted_until = monotonic()
-            elif not renewed.lagging and monotonic() < self._trusted_until:
+            elif not renewed.is_lagging and monotonic() < self._trusted_until:
                 self.keys = tuple(key for key in self.keys if key in renewed.done)
                 self._trusted_until = sent_at + self._lease_s * (1 - MARGIN)
 
@@ -218,7 +218,7 @@ class HeldByService(Generic[ModelT]):
             return
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
-            await release_keys(connection, self._leased, acquired, token=self.lock_token)
+            await release_acquired(connection, [(self._leased, acquired, self.lock_token)])
 
         try:
             await self._transact(work, purpose="release held rows")

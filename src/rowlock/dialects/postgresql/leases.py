@@ -68,17 +68,18 @@ from rowlock.leases.claim_request import (
     checked_keys,
     claim_parameters,
     count_deaths,
+    if_readable,
     is_not_spoilt,
     is_spoilt,
     key_as_read,
     spoilt_parameters,
+    unreadable_column,
     values_read,
 )
 from rowlock.leases.table_looks import IndexSeen, Query, plan_of
 from rowlock.rows.assignments import ColumnValues, Slot, without_onupdate
 from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after
 from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_lease
-from rowlock.rows.expressions import if_readable, unreadable_column
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.lock_tokens import (
@@ -104,8 +105,6 @@ def _claimed(request: ClaimRequest, key: Any, returned: Sequence[Any]) -> Claime
     values = row if request.with_rows and is_whole and unreadable is None else None
     if values is not None:
         values[request.leased.places[request.leased.key_name]] = key
-    if attempts is not None:
-        attempts = min(attempts, request.leased.attempts_max)
     return ClaimedRow(
         key,
         token,

@@ -72,9 +72,11 @@ from rowlock.leases.claim_request import (
     checked_keys,
     claim_parameters,
     count_deaths,
+    if_readable,
     is_not_spoilt,
     key_as_read,
     spoilt_parameters,
+    unreadable_column,
     values_read,
     written_key,
 )
@@ -83,7 +85,6 @@ from rowlock.locks.locker import LOCKERS
 from rowlock.rows.assignments import Slot
 from rowlock.rows.database_time import UtcDateTime, database_now, same_time
 from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_lease
-from rowlock.rows.expressions import if_readable, unreadable_column
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.lock_tokens import FEW_MAX
@@ -153,7 +154,7 @@ def _claimed(request: ClaimRequest, due: Sequence[Any], *, key: Any, in_crowd: b
     given = {leased.key_name: key, "lock_token": token, "lock_owner": request.owner}
     given["lock_expires_at"] = expires_at
     if attempts is not None:
-        given["attempts"] = attempts = min(attempts, leased.attempts_max)
+        given["attempts"] = attempts
     # It was read before it was leased.
     for name, value in given.items() if row else ():
         row[leased.places[name]] = value
