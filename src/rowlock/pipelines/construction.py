@@ -3,7 +3,7 @@ wrong kind, misspelt names, Python's ``and`` between SQL expressions, settings t
 
 The one idea: a mistake in a class body is reported where the class is used first, as one
 `ConfigurationError` with what to write instead. A name is taken for a misspelt one only where
-its value could be meant for it, too: an `on_stales` that is a dict is the host's own, and a number
+its value could be meant for it, too: a `models` that is a dict is the host's own, and a number
 called `worker_num` is not. A name that was refused wrongly could not be used at all.
 """
 
@@ -20,9 +20,11 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_
 
 from rowlock.errors import ConfigurationError, ModelError, SettingsError
 from rowlock.pipelines.hooks import ready_condition
+from rowlock.pipelines.schedules import Periodic
 from rowlock.pipelines.settings import SETTING_NAMES, PipelineSettings
 from rowlock.rows.expressions import noted_booleans
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.schedules import Schedule
 
 _NAMES_NONE = re.compile(r"\bNone(Type)?\b|\bOptional\b")
 _PASSED_ON = frozenset({Annotated, Awaitable, Coroutine, Union, UnionType})
@@ -62,13 +64,23 @@ OF_OURS = "rowlock."
 
 
 HOOKS = ("on_refused", "on_stale", "process", "ready", "schedule_of")
-HOOKS_AND_SETTINGS = (*HOOKS, *SETTING_NAMES)
-DECLARATIONS = ("intent", "locks", "model", "park_on", "periodic", "retry_on", "schedule")
-"""What a host sets on its class beside those."""
+DECLARATIONS: Mapping[str, tuple[type, ...]] = {
+    "intent": (list, set, tuple),
+    "locks": (list, set, tuple),
+    "model": (type,),
+    "park_on": (dict, list, tuple, type),
+    "periodic": (list, tuple, Periodic),
+    "retry_on": (dict, list, tuple, type),
+    "schedule": (Schedule,),
+}
+"""What a host sets on its class beside those, each with the types that it can have."""
+READ = (*HOOKS, *SETTING_NAMES, *DECLARATIONS)
 
 
 def _may_be_meant(name: str, value: object) -> bool:
-    """Whether `value` could be that of the hook or setting `name`."""
+    """Whether `value` could be that of `name`."""
+    if name in DECLARATIONS:
+        return isinstance(value, DECLARATIONS[name])
     if name in HOOKS:
         return callable(value) or isinstance(value, classmethod | property | staticmethod)
     return isinstance(value, float | int | list | NoneType | str | timedelta | tuple)
@@ -78,7 +90,7 @@ def check_names(pipeline: object, base: type) -> None:
     """Refuse attributes of a host's classes that are named nearly as what `base` reads."""
     for one in type(pipeline).__mro__:
         if issubclass(one, base) and not one.__module__.startswith(OF_OURS):
-            _check_each(pipeline, vars(one), base, known=HOOKS_AND_SETTINGS)
+            _check_each(pipeline, vars(one), base, known=READ)
 
 
 def _check_each(
