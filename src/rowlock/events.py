@@ -221,6 +221,8 @@ class ValueCounted:
 Listener = Callable[[Any], None]
 
 _subscriptions: dict[object, tuple[Listener, tuple[type, ...]]] = {}
+_listeners_by_kind: dict[type, tuple[Listener, ...]] = {}
+"""Looked up several times for each row."""
 
 
 def subscribe(listener: Listener, *kinds: type[Event | ValueCounted]) -> Callable[[], None]:
@@ -247,10 +249,12 @@ def subscribe(listener: Listener, *kinds: type[Event | ValueCounted]) -> Callabl
     # Told apart by a token of its own: a listener that was subscribed twice ends once at a time.
     token = object()
     _subscriptions[token] = (listener, kinds or (Event,))
+    _forget_kinds()
 
     def unsubscribe() -> None:
         # In one step: another thread may end its own meanwhile.
         _subscriptions.pop(token, None)
+        _forget_kinds()
 
     return unsubscribe
 
@@ -274,8 +278,17 @@ def _is_kind(given: object) -> bool:
     return isinstance(given, type) and issubclass(given, Event | ValueCounted)
 
 
-def _listeners_of(kind: type) -> list[Listener]:
-    # Copied: another thread, or a listener, may end a subscription meanwhile.
-    return [
-        listener for listener, kinds in tuple(_subscriptions.values()) if issubclass(kind, kinds)
-    ]
+def _listeners_of(kind: type) -> tuple[Listener, ...]:
+    known = _listeners_by_kind
+    found = known.get(kind)
+    if found is None:
+        subscriptions = tuple(_subscriptions.values())
+        found = tuple(listener for listener, kinds in subscriptions if issubclass(kind, kinds))
+        known[kind] = found
+    return found
+
+
+def _forget_kinds() -> None:
+    # A new dict: a thread that has begun to fill the old one may have seen the old subscriptions.
+    global _listeners_by_kind  # noqa: PLW0603
+    _listeners_by_kind = {}
