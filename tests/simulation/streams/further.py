@@ -128,12 +128,7 @@ async def expire(sessions: async_sessionmaker[AsyncSession], flow: StreamFlow[An
 
 @dataclass
 class SnapshotReader:
-    """Reads snapshots of a flow.
-
-    Attributes:
-        flow: of which they are.
-        found: the step of each, and the states that it had.
-    """
+    """Reads snapshots of a flow."""
 
     flow: StreamFlow[Any]
     found: list[tuple[int, Mapping[str, Mapping[str, Any]]]] = field(default_factory=list)

@@ -105,12 +105,7 @@ class Closed:
 
 @dataclass(frozen=True)
 class Region:
-    """What is kept of the accounts of a region, or of all of them.
-
-    Attributes:
-        cents: all that were moved there.
-        trail: depends on each message, and on the order in which they came.
-    """
+    """What is kept of the accounts of a region, or of all of them."""
 
     cents: int = 0
     trail: str = ""
@@ -118,17 +113,7 @@ class Region:
 
 @dataclass
 class Host:
-    """One declaration of the flow.
-
-    Attributes:
-        streams: of the host.
-        usage: the log.
-        flow: over payments and usage.
-        moved: what each step has added to an account.
-        closed: windows that have ended.
-        summed: what regions have after each step in which something was moved there.
-        breaks: is called with each key, and may raise: the host's code is broken now.
-    """
+    """One declaration of the flow."""
 
     streams: Streams
     usage: EventLog[Used]
@@ -142,14 +127,7 @@ class Host:
 def declare(
     breaks: Callable[[str], None], *, stages: int, are_batches: Sequence[bool], **settings: Any
 ) -> Host:
-    """Declare a flow.
-
-    Args:
-        breaks: is called with each key, and may raise: the host's code is broken now.
-        stages: how many there are, 1 to 3.
-        are_batches: of each stage, whether its handler gets all events of a shard at once.
-        settings: of the flow.
-    """
+    """Declare a flow."""
     streams = Streams(Base)
     kept = timedelta(seconds=settings["keep"])
     usage = streams.log("usage", Used, key=attrgetter("account"), keep=kept)
@@ -248,5 +226,4 @@ def _region_handler(host: Host, later: Sequence[ExchangeStage[Moved]]) -> Handle
 
 
 def region_of(key: str, stage: str) -> str:
-    """Return the key under which something is summed in a stage."""
     return "all" if stage == "all" else f"r{int(key[1:]) % 3}"

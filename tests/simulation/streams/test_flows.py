@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,18 +20,24 @@ from ...simulator.simulation import Simulation
 from .flows import Flows
 from .reached import ENOUGH, NOTED, TOLD, never_reached, table, variants_of
 
-SEEDS = int(os.environ.get("ROWLOCK_SIMULATION_FLOWS", "8"))
+SEEDS = int(os.environ.get("ROWLOCK_SIMULATION_FLOWS", "0"))
+USUAL = (1, 6, 7, 8)
+"""Together these reach all that the first eight seeds reach (`reached`)."""
 PER_TEST = 2
 STAGES = {"one stage", "two stages", "three stages"}
 COMMAND = "python tests/simulation --of flows --seed {seed} --seeds 1 --story"
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.parametrize("first", range(1, SEEDS + 1, PER_TEST))
-def test_flows(first: int) -> None:
+def portions() -> list[Sequence[int]]:
+    seeds = range(1, SEEDS + 1) if SEEDS else USUAL
+    return [seeds[begin : begin + PER_TEST] for begin in range(0, len(seeds), PER_TEST)]
+
+
+@pytest.mark.parametrize("seeds", portions(), ids=str)
+def test_flows(seeds: Sequence[int]) -> None:
     """Some fault at some moment would lose an event, count it twice, or leave a flow behind."""
     with Simulation(Flows, replay=COMMAND) as simulation:
-        seeds = range(first, min(first + PER_TEST, SEEDS + 1))
         reports = list(simulation.run_all(seeds))
     failures = [str(one) for one in reports if not one.is_good]
     assert not failures, "\n\n".join(failures)

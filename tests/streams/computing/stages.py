@@ -25,7 +25,6 @@ class Out(Generic[T]):
         self.codec = Codec[T](type_)
 
     def stored(self, value: T | Mapping[str, Any]) -> str | Mapping[str, Any]:
-        """Return its text, or a copy of the values of a row."""
         return dict(value) if isinstance(value, Mapping) else self.codec.encode(value)
 
 
@@ -39,7 +38,6 @@ class Later(Generic[T]):
 
 
 def rows_of(source: str, type_: Any, *events: tuple[Key, Any], first: int = 1) -> SourceRows:
-    """Return the rows of a source, with texts as payloads."""
     codec: Codec[Any] = Codec(type_)
     keys = [key_text(key) for key, _ in events]
     return SourceRows(

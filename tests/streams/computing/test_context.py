@@ -25,7 +25,6 @@ SECOND = Later("second", int)
 
 
 def context(key: str | None = "k", *, step: StepTime = STEP, stage: str = "first") -> StepContext:
-    """A context of a flow with two outputs and a later stage."""
     made = StepContext(step, stage, {"lines": LINES, "rows": ROWS}, later={"second": SECOND})
     begin_key(made, key)
     return made

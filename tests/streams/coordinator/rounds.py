@@ -61,13 +61,11 @@ class Rounds:
 
 
 async def write(bank: Bank, table: str, *where: Any, **values: Any) -> None:
-    """Write into rows of one of the wing's tables."""
     async with bank.sessions.begin() as session:
         statement = update(getattr(bank.streams.tables, table)).where(*where)
         await session.execute(statement.values(values))
 
 
 async def hold_all(bank: Bank) -> None:
-    """Have all shards held by somebody who does nothing."""
     expires = database_time_after(HOUR)
     await write(bank, "shards", lock_token=uuid4(), lock_owner="x", lock_expires_at=expires)

@@ -1,24 +1,30 @@
-"""The coordinator: how far a flow is, and why it goes no further, written into its row."""
+"""The coordinator: how far a flow is, and why it goes no further, written into its row; one at a
+time, and none on the path of a step.
+"""
 
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock import events
+from rowlock import PipelineManager, events
 from rowlock.rows.database_time import database_time_after
 from rowlock.streams.events import FlowStalled
 from rowlock.streams.stalls import FlowLook
 from rowlock.streams.status import FlowLooker
-from rowlock.testing import TemporaryDatabase, run_until_settled
+from rowlock.testing import TemporaryDatabase, run_until_settled, stepping
 
-from ..walk.flows import Bank, add_up, open_bank
-from .rounds import coordinating, created, hold_all, write
+from ..walk.flows import FAST, Bank, add_up, is_at_end, open_bank, until
+from .rounds import HOUR, coordinating, coordinator_of, created, hold_all, write
 
-pytestmark = pytest.mark.either_database(but=["test_the_frontier_is_written"])
+pytestmark = pytest.mark.either_database(
+    but=["test_the_frontier_is_written", "test_of_two_coordinators_one_works"]
+)
 
 
 async def test_the_frontier_is_written(database: TemporaryDatabase) -> None:
@@ -38,7 +44,6 @@ async def test_the_frontier_is_written(database: TemporaryDatabase) -> None:
 
 
 async def stalled_with(bank: Bank, **values: Any) -> str:
-    """Return why a flow is stalled of which one shard is as `values` say."""
     await write(bank, "flows", next_step=3)
     await hold_all(bank)
     await write(bank, "shards", bank.streams.tables.shards.c.lo == 0, **values)
@@ -53,12 +58,7 @@ FREE = {"lock_token": None, "lock_owner": None, "lock_expires_at": None}
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        (FREE, "no replica holds the shard of buckets 0..16384, at step 0"),
         ({"lock_expires_at": database_time_after(-timedelta(hours=1))}, "no replica holds"),
-        (
-            {**FREE, "parked_at": database_time_after(-timedelta(0)), "last_error": "broken"},
-            "is parked at step 0: broken",
-        ),
         (
             {**FREE, "failures": 2, "failed_step": 0, "last_error": "again"},
             "failed 2 times at step 0",
@@ -141,3 +141,50 @@ async def test_positions_that_went_back_are_told(database: TemporaryDatabase) ->
     async with coordinating(bank) as rounds:
         await rounds.one()
         assert "was known up to position 1000" in (await rounds.one()).stalled
+
+
+async def test_steps_go_on_beside_a_dead_coordinator(database: TemporaryDatabase) -> None:
+    """A flow would stand still until the lease of its dead coordinator has ended."""
+    bank = await created(database, **FAST)
+    expires = database_time_after(HOUR)
+    dead = {"lock_token": uuid4(), "lock_owner": "dead", "lock_expires_at": expires}
+    await write(bank, "flows", **dead)
+    async with PipelineManager(bank.sessions, bank.streams.pipelines()):
+        await bank.pay(150)
+        await until(partial(is_at_end, bank))
+        async with bank.sessions.begin() as session:
+            await bank.flow.pause(session)
+            await bank.flow.resume(session)
+        await bank.pay(50)
+        await until(partial(is_at_end, bank))
+    assert await bank.balances() == bank.paid
+    assert (await bank.flow_row()).lock_token == dead["lock_token"]
+
+
+async def test_of_two_coordinators_one_works(database: TemporaryDatabase) -> None:
+    """Two would write what each of them has seen, the later what is older."""
+    bank = await created(database)
+    async with coordinating(bank) as one, coordinating(bank) as other:
+        assert await one.claim() == 1
+        assert await other.claim() == 0
+        await one.steps.work_once()
+        assert await other.claim() == 1
+
+
+async def test_a_coordinator_that_was_replaced_writes_nothing(database: TemporaryDatabase) -> None:
+    """A coordinator that was frozen and thaws would write what it saw before."""
+    bank = await created(database)
+    async with coordinating(bank) as late:
+        assert await late.claim() == 1
+        await write(bank, "flows", lock_token=uuid4())
+        await write(bank, "shards", step=7, version=7)
+        await late.steps.work_once()
+        assert (await bank.flow_row()).frontier == 0
+
+
+async def test_a_changed_flow_is_not_coordinated(database: TemporaryDatabase) -> None:
+    """A replica with another declaration would write about a flow that it does not know."""
+    bank = await created(database)
+    await write(bank, "flows", fingerprint="another")
+    async with stepping(bank.sessions, coordinator_of(bank)) as steps:
+        assert await steps.fetch_once() == []

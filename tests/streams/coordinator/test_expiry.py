@@ -40,7 +40,6 @@ async def old_bank(database: TemporaryDatabase, **settings: Any) -> Bank:
 
 
 async def expire(bank: Bank) -> None:
-    """Do a round of a coordinator that has just begun."""
     async with coordinating(bank) as rounds:
         await rounds.one()
 

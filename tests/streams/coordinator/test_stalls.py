@@ -37,7 +37,6 @@ def source(upto: int, newest: int, mark: int, *writers: OpenWriter) -> SourceLoo
 
 
 def with_first(**values: object) -> list[ShardLook]:
-    """Return shards of which the first one is special."""
     return [replace(HELD[0], **values), *HELD[1:]]  # type: ignore[arg-type]
 
 
@@ -61,7 +60,11 @@ def with_first(**values: object) -> list[ShardLook]:
             StallKind.NO_HOLDER,
             "no replica holds 4 shards",
         ),
-        (with_first(seconds=9.25), StallKind.BUSY, "0..16384 is busy with step 5 at host:7"),
+        (
+            with_first(seconds=9.25),
+            StallKind.BUSY,
+            "0..16384 is busy with step 5 at host:7; its last step took 9.2 s",
+        ),
         (with_first(seconds=None), StallKind.BUSY, "is busy"),
     ],
 )

@@ -99,12 +99,7 @@ class Click:
 
 @dataclass(frozen=True)
 class Flow:
-    """A flow of the host, declared anew for each process.
-
-    Attributes:
-        streams: of the host.
-        flow: the flow.
-    """
+    """A flow of the host, declared anew for each process."""
 
     streams: Streams
     flow: StreamFlow[Any]
@@ -141,7 +136,6 @@ def chained() -> Flow:
 
 
 def folded() -> Flow:
-    """Return a flow whose states are rows of the host."""
     streams = Streams(Base)
     flow: StreamFlow[Payment] = streams.flow("folded", Payment, **SETTINGS)
 
@@ -197,7 +191,6 @@ def ledger(steps: int = 1, **settings: Any) -> Flow:
 
 
 def clicks(**settings: Any) -> Flow:
-    """Return a flow over a log, whose states are its only result."""
     streams = Streams(Base)
     log = streams.log("clicks", Click, key=lambda one: one.account)
     flow: StreamFlow[Click] = streams.flow("clicks", log, **{**SETTINGS, **settings})

@@ -82,13 +82,7 @@ def first_of_each(passed: Sequence[Boundary]) -> list[int]:
 
 
 class Matrix:
-    """Tries a story on one database.
-
-    Args:
-        database: with its tables, and with a clock.
-        nursery: makes replicas.
-        clock: the file in which replicas on SQLite read the time.
-    """
+    """Tries a story on one database."""
 
     def __init__(self, database: TemporaryDatabase, nursery: Nursery, clock: Path) -> None:
         self._database = database

@@ -53,7 +53,6 @@ def table_of(cells: Cells) -> str:
 
 
 def with_table(page: str, table: str) -> str:
-    """Return the text of a page with this table in it."""
     return _TABLE.sub(lambda _: table, page, count=1)
 
 

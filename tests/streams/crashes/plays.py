@@ -47,7 +47,6 @@ def payments(count: int = PAYMENTS) -> list[Payment]:
 
 
 async def settle(sessions: Sessions, flow: Flow, *, with_coordinator: bool = True) -> None:
-    """Have a replica do all there is to do."""
     pipelines = flow.streams.pipelines()
     if not with_coordinator:
         pipelines = [one for one in pipelines if isinstance(one, FlowPipeline)]
@@ -96,7 +95,6 @@ async def append(scene: Scene, story: FlowStory) -> None:
 
 
 async def append_again(sessions: Sessions, story: FlowStory) -> None:
-    """Add all events again, as a producer that has heard nothing; then do their steps."""
     flow = story.flow()
     for seq, events in enumerate(CLICKS):
         async with sessions.begin() as session:
@@ -105,7 +103,6 @@ async def append_again(sessions: Sessions, story: FlowStory) -> None:
 
 
 async def invoice(sessions: Sessions, story: FlowStory) -> None:
-    """Put each result on an invoice, and acknowledge its step with it."""
     seen = story.flow().flow.outputs["seen"]
     async for step in seen.consume(sessions, consumer=CONSUMER, follow=False):
         rows = [{"step": step.step, "account": row.key, "cents": row.value} for row in step.rows]
@@ -123,7 +120,6 @@ async def consume(scene: Scene, story: FlowStory) -> None:
 
 
 async def deliver(scene: Scene, story: FlowStory) -> None:
-    """Do all there is to do, and deliver what comes of it."""
     with transactions_armed(scene, story.when()):
         await settle_and_deliver(scene.sessions, story)
 
@@ -203,7 +199,6 @@ async def all_done_before(sessions: Sessions, story: FlowStory) -> None:
 
 
 async def clicks_before(sessions: Sessions, story: FlowStory) -> None:
-    """Have a log whose events are in steps already."""
     await append_again(sessions, story)
 
 

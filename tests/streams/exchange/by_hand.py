@@ -28,11 +28,7 @@ ROUNDS_MAX = 200
 
 
 class PipelineByHand(FlowPipeline):
-    """Holds shards, and leaves the rounds to a test.
-
-    Attributes:
-        rounds: over its shards.
-    """
+    """Holds shards, and leaves the rounds to a test."""
 
     rounds: FlowRounds
 
@@ -53,11 +49,7 @@ class PipelineByHand(FlowPipeline):
 
 
 class Replica:
-    """A replica that does what a test says, and nothing else.
-
-    Attributes:
-        rounds: over its shards.
-    """
+    """A replica that does what a test says, and nothing else."""
 
     def __init__(self, ledger: Ledger, pipeline: PipelineByHand, steps: Steps[Any]) -> None:
         self._ledger = ledger

@@ -29,7 +29,7 @@ from rowlock.streams import (
 from rowlock.streams.computing.hashing import bucket_of
 from rowlock.testing import TemporaryDatabase
 
-from ..walk.waiting import FAST, until
+from ..walk.flows import FAST, until
 
 SEED = 7
 ACCOUNTS = 40
@@ -155,16 +155,6 @@ class Ledger:
             found += [(step, key, balances[key]) for key in sorted(touched)]
         return found
 
-    async def lose(self, *lows: int) -> None:
-        """Take the leases of shards away, as if they had run out: of those that begin there; of all
-        of them if none is named.
-        """
-        shards = self.streams.tables.shards
-        taken = update(shards) if not lows else update(shards).where(shards.c.lo.in_(lows))
-        free = {"lock_token": None, "lock_owner": None, "lock_expires_at": None}
-        async with self.sessions.begin() as session:
-            await session.execute(taken.values(free))
-
     async def make_due(self) -> None:
         """Have shards that failed be tried again at once."""
         shards = self.streams.tables.shards
@@ -207,7 +197,7 @@ async def open_ledger(database: TemporaryDatabase, **settings: Any) -> Ledger:
     options: dict[str, Any] = {
         "shards": 4,
         "step_rows_max": 50,
-        "poll_interval": 0.05,
+        "poll_interval": 0.1,
         **FAST,
         **settings,
     }

@@ -86,31 +86,6 @@ async def test_nothing_is_sent_of_another_step(database: TemporaryDatabase) -> N
         assert not one.shards[LOWER].is_open
 
 
-async def test_who_leaves_within_a_replay_does_it_to_its_end(database: TemporaryDatabase) -> None:
-    """The states of an earlier step would be written as those of the row's, and all that was
-    added in between be lost.
-    """
-    ledger = await open_ledger(database, shards=2, checkpoint=SEVEN)
-    async with by_hand(ledger, 3) as (one, other, third):
-        await one.claim(LOWER)
-        await other.claim(UPPER)
-        for _ in range(3):
-            await ledger.transfer_some(40)
-            await go_on(one, other)
-        await ledger.lose(UPPER)
-        await third.claim(UPPER)
-        await third.round()
-        assert third.shards[UPPER].at == 1
-        third.give_away(UPPER)
-        await third.until_stuck()
-        assert third.shards == {}
-        assert await steps_of(ledger) == [(3, 0), (3, 3)]
-        await other.claim(UPPER)
-        await ledger.transfer_some(40)
-        await go_on(one, other)
-        await ledger.check()
-
-
 async def test_who_does_not_trust_its_lease_does_nothing(database: TemporaryDatabase) -> None:
     """A step would be computed for a lease that may be another replica's by then."""
     ledger = await open_ledger(database, shards=2, checkpoint=SEVEN)

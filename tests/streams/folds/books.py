@@ -17,6 +17,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from rowlock.streams import EventColumns, StepContext, StreamFlow, Streams
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
+from ..walk.flows import parked
+
 SEED = 7
 CENTS_MAX = 1_000_000
 
@@ -81,16 +83,7 @@ def add(step: StepContext, balance: Balance, events: Sequence[Payment]) -> None:
 
 @dataclass
 class Books:
-    """A host, and a flow over its payments.
-
-    Attributes:
-        database: where the rows are.
-        streams: of the host.
-        flow: over its payments.
-        paid: what accounts have paid.
-        counts: how often.
-        months: what accounts have paid in each month.
-    """
+    """A host, and a flow over its payments."""
 
     database: TemporaryDatabase
     streams: Streams
@@ -120,17 +113,11 @@ class Books:
             rows = await session.execute(select(Balance.account, Balance.cents))
             return {row.account: row.cents for row in rows}
 
-    async def parked(self) -> list[str]:
-        shards = self.streams.tables.shards
-        async with self.sessions() as session:
-            found = select(shards.c.last_error).where(shards.c.parked_at.is_not(None))
-            return list((await session.scalars(found)).all())
-
     async def has_done_all(self) -> bool:
         """Whether all payments are in steps, and all shards have done these; fail where one is
         parked.
         """
-        assert await self.parked() == []
+        assert await parked(self) == []
         return await self.is_at_end()
 
     async def is_at_end(self) -> bool:
@@ -146,14 +133,7 @@ class Books:
 async def open_books(
     database: TemporaryDatabase, *, by_default: bool = True, cache: bool = False, **settings: Any
 ) -> Books:
-    """Create the tables, and declare a flow that folds payments into balances.
-
-    Args:
-        database: empty.
-        by_default: register `add`; otherwise the test registers a handler.
-        cache: of the fold.
-        settings: of the flow.
-    """
+    """Create the tables, and declare a flow that folds payments into balances."""
     streams = Streams(Base)
     await database.create_tables(Base.metadata)
     options: dict[str, Any] = {"shards": 4, "step_rows_max": 40, "poll_interval": 0.05, **settings}

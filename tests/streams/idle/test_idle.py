@@ -18,8 +18,7 @@ from rowlock.streams.computing.hashing import bucket_of
 from rowlock.streams.cutter import HOLDS_FOR_S
 from rowlock.testing import TemporaryDatabase, virtual_time
 
-from ..walk.flows import Bank, add_up, open_bank
-from ..walk.waiting import is_at_end, until
+from ..walk.flows import Bank, add_up, is_at_end, open_bank, until
 
 SETTLED_S = 120.0
 """By then all rests have grown to their longest."""
@@ -76,8 +75,8 @@ async def test_looks_of_sources(virtual_database: TemporaryDatabase) -> None:
         await until(lambda: is_at_end(bank))
         await asyncio.sleep(SETTLED_S)
         with counted(virtual_database.engine) as seen:
-            await asyncio.sleep(WINDOW_S)
-        assert seen["SELECT sqlite_sequence"] <= 2 + WINDOW_S / HOLDS_FOR_S, seen
+            await asyncio.sleep(WINDOW_S / 3)
+        assert seen["SELECT sqlite_sequence"] <= 2 + WINDOW_S / 3 / HOLDS_FOR_S, seen
 
 
 @virtual_time

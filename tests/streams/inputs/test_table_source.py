@@ -39,6 +39,7 @@ from sqlalchemy.orm.exc import DetachedInstanceError
 from rowlock import ModelError, UtcDateTime
 from rowlock.streams.computing.hashing import BucketRange, bucket_of
 from rowlock.streams.computing.rows import divide, input_digest
+from rowlock.streams.inputs.source import in_order
 from rowlock.streams.inputs.table_source import EventColumns, TableSource, event_table
 from rowlock.testing import TemporaryDatabase
 
@@ -377,3 +378,15 @@ def test_what_must_not_change() -> None:
     assert (named.name, named.topic) == ("paid", "Payment")
     with pytest.raises(ValueError, match="has no column person;"):
         named.decoder.column([], "person")
+
+
+def test_columns_are_put_in_order() -> None:
+    """Events of a key would change places, and a replay find another order than the step did."""
+    assert in_order([(3, 1, 2), ("c", "a", "b")]) == [[1, 2, 3], ["a", "b", "c"]]
+
+
+def test_columns_in_order_are_left() -> None:
+    """Each row would be touched once more."""
+    columns = [(1, 2), ("a", "b")]
+    assert in_order(columns) is columns
+    assert in_order([(), ()]) == [(), ()]

@@ -130,17 +130,11 @@ class Writers:
             await _linger(rng)
 
 
-async def copy(
-    driver_connection: Any,
-    rows: Sequence[tuple[Any, ...]],
-    *,
-    table: str = ROWS.name,
-    columns: Sequence[str] = ("writer",),
-) -> None:
+async def copy(driver_connection: Any, rows: Sequence[tuple[Any, ...]]) -> None:
     if hasattr(driver_connection, "copy_records_to_table"):
-        await driver_connection.copy_records_to_table(table, records=rows, columns=columns)
+        await driver_connection.copy_records_to_table(ROWS.name, records=rows, columns=["writer"])
         return
-    statement = f"COPY {table} ({', '.join(columns)}) FROM STDIN"
+    statement = f"COPY {ROWS.name} (writer) FROM STDIN"
     async with driver_connection.cursor() as cursor, cursor.copy(statement) as copying:
         for row in rows:
             await copying.write_row(row)

@@ -15,7 +15,6 @@ from sqlalchemy import (
     BigInteger,
     Column,
     Enum,
-    Identity,
     Integer,
     MetaData,
     Numeric,
@@ -46,7 +45,8 @@ from rowlock.streams import Checkpoint, EventColumns, Output, StepContext, Strea
 from rowlock.streams.outputs import _is_outbox_rule
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
-from ..walk.waiting import FAST, until
+from ...lengths import at_length
+from ..walk.flows import FAST, until
 
 SUM_MAX = 30
 
@@ -74,14 +74,6 @@ class Line(Base):
     at: Mapped[datetime] = mapped_column(UtcDateTime, default=database_now())
 
 
-class Counted(Base):
-    __tablename__ = "counted"
-    id: Mapped[int] = mapped_column(
-        BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True
-    )
-    account: Mapped[str]
-
-
 class Toned(Base):
     """A result with a column that cannot read all that it can keep."""
 
@@ -100,7 +92,6 @@ class Alarm(LockColumns, ScheduleColumns, DispatchColumns, Base):
 
 
 def new_flow(**settings: Any) -> tuple[Streams, StreamFlow[Payment]]:
-    """Return the host's streams, and a flow over its payments."""
     streams = Streams(Base)
     options: dict[str, Any] = {"shards": 4, "step_rows_max": 40, **settings}
     return streams, streams.flow("books", Payment, **options)
@@ -116,7 +107,7 @@ async def pay(database: TemporaryDatabase, payments: int) -> Counter[str]:
     return sums
 
 
-@pytest.mark.parametrize("steps", [1, 7])
+@pytest.mark.parametrize("steps", at_length([7], [1, 7]))
 async def test_results_are_rows_of_the_host(database: TemporaryDatabase, steps: int) -> None:
     """A row would be missing or there twice, or lack what its model gives it by default."""
     streams, flow = new_flow(checkpoint=Checkpoint(steps=steps))
@@ -149,24 +140,6 @@ async def test_results_are_rows_of_the_host(database: TemporaryDatabase, steps: 
     assert {row.kind for row in rows} == {"plain"}
     assert all(row.at.tzinfo is not None for row in rows)
     assert {row.step for row in rows} == set(range(5))
-
-
-async def test_instances_of_the_model(database: TemporaryDatabase) -> None:
-    """A host that has a class for its rows would have to take it apart."""
-    streams, flow = new_flow()
-    counted = flow.output("counted", into=Counted)
-
-    @flow.batch()
-    def write(step: StepContext, batch: Any, _: Any) -> None:
-        for account in batch.counts():
-            step.emit(counted, Counted(account=account))
-
-    await database.create_tables(Base.metadata)
-    await pay(database, 9)
-    await run_until_settled(database.session_factory, streams.pipelines())
-    async with database.session_factory() as session:
-        rows = (await session.scalars(select(Counted.account))).all()
-    assert sorted(rows) == [f"a{n}" for n in range(9)]
 
 
 @pytest.mark.either_database
@@ -254,7 +227,7 @@ class Notice(Base):
     step: Mapped[int]
 
 
-@pytest.mark.parametrize("model", [Letter, Notice])
+@pytest.mark.parametrize("model", at_length([Notice], [Letter, Notice]))
 async def test_a_key_is_unique_however_it_was_declared(
     database: TemporaryDatabase, model: type[Letter | Notice]
 ) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, update
+from sqlalchemy import insert
 
 from rowlock import PipelineManager
 from rowlock.errors import ConfigurationError
@@ -21,10 +21,19 @@ from rowlock.streams.computing.rows import SourceRows
 from rowlock.streams.cut_plan import Checkpoint
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
-from ..walk.flows import Bank, open_bank
-from ..walk.payments import Paid, new_base, pay
-from ..walk.test_poison import RETRIES, parked
-from ..walk.waiting import FAST, is_at_end, until
+from ..walk.flows import (
+    FAST,
+    Bank,
+    Paid,
+    is_at_end,
+    lose_leases,
+    new_base,
+    open_bank,
+    parked,
+    pay,
+    until,
+)
+from ..walk.test_poison import RETRIES
 
 pytestmark = pytest.mark.either_database(but=["test_events_that_fail_are_moved"])
 
@@ -84,10 +93,7 @@ async def test_what_was_moved_is_moved_again_in_a_replay(database: TemporaryData
     async with PipelineManager(bank.sessions, bank.streams.pipelines()):
         await pay(bank.sessions, bank.payment, [("bad", 1), ("good", 2)])
         await until(partial(is_at_end, bank))
-        shards = bank.streams.tables.shards
-        async with bank.sessions.begin() as session:
-            free = {"lock_token": None, "lock_owner": None, "lock_expires_at": None}
-            await session.execute(update(shards).values(free))
+        await lose_leases(bank)
         await bank.pay(60)
         await until(partial(is_at_end, bank))
     assert len(calls) == 3

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import update
 
 from rowlock import PipelineManager, subscribe
 from rowlock.streams import StepContext
@@ -26,10 +25,9 @@ from rowlock.streams.shards.writing import StepWriter
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
 from ...host import heard_events
-from ..walk.flows import Bank, add_up, open_bank
-from ..walk.payments import Paid, pay
+from ...lengths import at_length
+from ..walk.flows import FAST, Bank, Paid, add_up, is_at_end, lose_leases, open_bank, pay, until
 from ..walk.test_poison import RETRIES
-from ..walk.waiting import FAST, is_at_end, until
 
 pytestmark = pytest.mark.either_database
 
@@ -44,7 +42,7 @@ KINDS = (
 )
 
 
-@pytest.mark.parametrize("steps", [1, 1000])
+@pytest.mark.parametrize("steps", at_length([1000], [1, 1000]))
 async def test_each_fact_is_told_once(database: TemporaryDatabase, steps: int) -> None:
     """A meter would count a step twice, or not at all."""
     bank = await open_bank(database, checkpoint=Checkpoint(steps=steps))
@@ -87,10 +85,7 @@ async def test_a_replay_is_told(database: TemporaryDatabase) -> None:
             await bank.pay(200)
             await until(partial(is_at_end, bank))
             next_step = (await bank.flow_row()).next_step
-            shards = bank.streams.tables.shards
-            async with bank.sessions.begin() as session:
-                free = {"lock_token": None, "lock_owner": None, "lock_expires_at": None}
-                await session.execute(update(shards).where(shards.c.lo == 0).values(free))
+            await lose_leases(bank, 0)
             await heard.wait_for(ShardReplayed)
     replayed = heard.of(ShardReplayed)
     assert [(one.lo, one.first, one.last) for one in replayed] == [(0, 0, next_step - 1)]

@@ -14,14 +14,12 @@ from rowlock.stream_errors import NotProcessedYet, StepExpired
 from rowlock.streams import StepContext, StepInputs, Streams
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
-from ..walk.flows import Bank, add_up, open_bank
-from ..walk.payments import new_base
+from ..walk.flows import Bank, add_up, new_base, open_bank
 
 pytestmark = pytest.mark.either_database(but=["test_each_event_is_in_one_step"])
 
 
 async def done_bank(database: TemporaryDatabase, payments: int = 120, **settings: Any) -> Bank:
-    """Return a bank whose flow has done all its steps."""
     bank = await open_bank(database, **settings)
     add_up(bank)
     await bank.pay(payments)
@@ -35,7 +33,9 @@ async def inputs(bank: Bank, step: int) -> StepInputs[Any]:
 
 
 async def test_each_event_is_in_one_step(database: TemporaryDatabase) -> None:
-    """Whoever doubts a result could not find what it was made of."""
+    """Whoever doubts a result could not find what it was made of; or a shard that did nothing, or
+    too much, would leave no trace.
+    """
     bank = await done_bank(database)
     next_step = (await bank.flow_row()).next_step
     steps = [await inputs(bank, step) for step in range(next_step)]
@@ -50,12 +50,15 @@ async def test_each_event_is_in_one_step(database: TemporaryDatabase) -> None:
     assert paid == bank.paid
     assert {row.source for one in steps for row in one.rows} == {"payments"}
     assert [one.now for one in steps] == sorted(one.now for one in steps)
-
-
-async def test_a_result_leads_to_its_events(database: TemporaryDatabase) -> None:
-    """A consumer that finds a strange result could not say where it comes from."""
-    bank = await done_bank(database)
-    paid: Counter[str] = Counter()
+    results = Counter(step for step, _, _ in await bank.results())
+    for made_of in steps:
+        async with bank.sessions() as session:
+            parts = await bank.flow.parts_of(session, made_of.step)
+        assert [part.lo for part in parts] == sorted({part.lo for part in parts})
+        assert {part.step for part in parts} == {made_of.step}
+        assert sum(part.rows for part in parts) == len(made_of.rows)
+        assert sum(part.outputs for part in parts) == results[made_of.step]
+    paid = Counter()
     async for result in bank.flow.outputs["seen"].consume(bank.sessions, follow=False):
         async with bank.sessions() as session:
             made_of = await result.inputs(session)
@@ -66,20 +69,6 @@ async def test_a_result_leads_to_its_events(database: TemporaryDatabase) -> None
             key: paid[key] for key in {event.account for event in made_of.values}
         }
     assert paid == bank.paid
-
-
-async def test_parts_say_what_each_shard_did(database: TemporaryDatabase) -> None:
-    """A shard that did nothing, or too much, would leave no trace."""
-    bank = await done_bank(database)
-    next_step = (await bank.flow_row()).next_step
-    results = Counter(step for step, _, _ in await bank.results())
-    for step in range(next_step):
-        async with bank.sessions() as session:
-            parts = await bank.flow.parts_of(session, step)
-        assert [part.lo for part in parts] == sorted({part.lo for part in parts})
-        assert {part.step for part in parts} == {step}
-        assert sum(part.rows for part in parts) == len((await inputs(bank, step)).rows)
-        assert sum(part.outputs for part in parts) == results[step]
 
 
 async def test_steps_that_cannot_be_asked_about(database: TemporaryDatabase) -> None:

@@ -37,6 +37,8 @@ LEAD: Final = 3
 """So many persons who have not come in yet may sell and bid already."""
 HOT_EACH: Final = 20
 PRICE_MAX: Final = 300
+TUMBLE_MS: Final = 10_000
+HOP_MS: Final = 2_000
 LATE_MS: Final = 3_000
 """An event arrives at most so long after others that happened later."""
 START_MS: Final = 10_000

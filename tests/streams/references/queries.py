@@ -1,4 +1,4 @@
-"""Queries 1, 2, 3, 5, 7, 8 and 12 of Nexmark as flows, each written as is natural here.
+"""Queries 3, 5 and 12 of Nexmark as flows, each written as is natural here.
 
 Windows are of 10 seconds, and sliding ones hop by 2, as in the suites of Beam and Flink. They
 have their beginning and not their end, and are closed when no event of them can arrive any more.
@@ -10,10 +10,11 @@ https://github.com/nexmark/nexmark (texts of the queries).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from itertools import chain
+from typing import Any, Final, NamedTuple, TypeVar
 
 from sqlalchemy import String
 from sqlalchemy.orm import Mapped, mapped_column
@@ -21,6 +22,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from rowlock.streams import (
     FORGET,
     EventBatch,
+    ExchangeStage,
     Forget,
     StepContext,
     StreamFlow,
@@ -29,23 +31,11 @@ from rowlock.streams import (
 )
 
 from . import recounts
-from .nexmark import AUCTION_SITE, Auction, Base, Bid, Person
+from .nexmark import AUCTION_SITE, HOP_MS, LATE_MS, TUMBLE_MS, Auction, Base, Bid, Person
 from .reference import Reference, by_sql, emitted
-from .windows import TUMBLE_MS, Progress, closed_by, hopping_ends, report, tumbling_end
 
-SKIP: Final = 7
-"""Query 2 selects each so many-th auction; 123 in the suites, whose streams are longer."""
 CATEGORY: Final = 10
 LOCAL: Final = frozenset({"OR", "ID", "CA"})
-
-
-class EuroBid(Base):
-    __tablename__ = "euro_bids"
-    id: Mapped[int] = mapped_column(primary_key=True)
-    auction: Mapped[int]
-    bidder: Mapped[int]
-    euros: Mapped[int]
-    at_ms: Mapped[int]
 
 
 class LocalItem(Base):
@@ -56,48 +46,9 @@ class LocalItem(Base):
     state: Mapped[str] = mapped_column(String(2))
 
 
-def currency(streams: Streams, **settings: Any) -> Reference:
-    """Query 1: the price of each bid in euros, at 89 cents a dollar."""
-    flow: StreamFlow[Bid] = streams.flow("query 1", Bid, **settings)
-    euros = flow.output("euros", into=EuroBid)
-
-    @flow.batch()
-    def convert(step: StepContext, batch: EventBatch[Bid], _: Any) -> None:
-        columns = (batch.column(name) for name in ("auction", "bidder", "price", "at_ms"))
-        for auction, bidder, price, at_ms in zip(*columns, strict=True):
-            values = {"auction": auction, "bidder": bidder, "euros": price * 89 // 100}
-            step.emit(euros, {**values, "at_ms": at_ms})
-
-    found = by_sql("SELECT auction, bidder, euros, at_ms FROM euro_bids")
-    return Reference(flow, AUCTION_SITE, found, by_sql(recounts.CURRENCY))
-
-
-class Selected(NamedTuple):
-    auction: int
-    price: int
-
-
-def selection(streams: Streams, **settings: Any) -> Reference:
-    flow: StreamFlow[Bid] = streams.flow("query 2", Bid, **settings)
-    selected = flow.output("selected", Selected)
-
-    @flow.by_key()
-    def select_bids(step: StepContext, auction: str, _: None, bids: list[Bid]) -> None:
-        if int(auction) % SKIP == 0:
-            for bid in bids:
-                step.emit(selected, Selected(bid.auction, bid.price))
-
-    return Reference(flow, AUCTION_SITE, emitted(selected), by_sql(recounts.selection(SKIP)))
-
-
 @dataclass(frozen=True)
 class Seller:
-    """What query 3 knows of a person.
-
-    Attributes:
-        entry: name, city and state; None as long as the person has not come in.
-        waiting: auctions that were opened before.
-    """
+    """What query 3 knows of a person."""
 
     entry: tuple[str, str, str] | None = None
     waiting: list[int] = field(default_factory=list)
@@ -182,111 +133,6 @@ def hot_items(streams: Streams, **settings: Any) -> Reference:
     return Reference(flow, AUCTION_SITE, emitted(hot), by_sql(recounts.HOT_ITEMS))
 
 
-class Offer(NamedTuple):
-    """A bid, in the window that ends then; a result of query 7."""
-
-    end_ms: int
-    price: int
-    auction: int
-    bidder: int
-    at_ms: int
-
-
-@dataclass(frozen=True)
-class Highest:
-    """The highest bids of a window, all of one price, and whether the window is over."""
-
-    offers: list[Offer] = field(default_factory=list)
-    is_over: bool = False
-
-
-def highest_of(offers: list[Offer]) -> list[Offer]:
-    price = max(offer.price for offer in offers)
-    return [offer for offer in offers if offer.price == price]
-
-
-def highest_bids(streams: Streams, **settings: Any) -> Reference:
-    """Query 7: the highest bids of each ten seconds."""
-    flow: StreamFlow[Bid] = streams.flow("query 7", Bid, **settings)
-    clock = flow.exchange("clock", Progress)
-    windows = flow.exchange("windows", Highest)
-    highest = flow.output("highest", Offer)
-
-    @flow.batch()
-    def combine(step: StepContext, batch: EventBatch[Bid], _: Any) -> None:
-        offers: dict[int, list[Offer]] = {}
-        for bid in batch.rows:
-            end = tumbling_end(bid.at_ms)
-            offer = Offer(end, bid.price, bid.auction, bid.bidder, bid.at_ms)
-            offers.setdefault(end, []).append(offer)
-        report(step, clock, batch.column("at_ms"), offers)
-        step.send_many(windows, offers, [Highest(highest_of(own)) for own in offers.values()])
-
-    closed_by(clock, windows, closing=Highest(is_over=True))
-
-    @windows.by_key(state=Highest)
-    def keep_highest(
-        step: StepContext, end: str, known: Highest | None, parts: list[Highest]
-    ) -> Highest | Forget:
-        own = known.offers if known else []
-        offers = highest_of([*own, *(offer for part in parts for offer in part.offers)])
-        if not any(part.is_over for part in parts):
-            return Highest(offers)
-        for offer in offers:
-            step.emit(highest, offer)
-        return FORGET
-
-    return Reference(flow, AUCTION_SITE, emitted(highest), by_sql(recounts.HIGHEST_BIDS))
-
-
-@dataclass(frozen=True)
-class Newcomer:
-    """What query 8 knows of a person.
-
-    Attributes:
-        name: None as long as the person has not come in.
-        begin_ms: the beginning of the window of that.
-        opened_ms: the beginnings of windows in which the person has opened auctions.
-        is_reported: the person is a result already.
-    """
-
-    name: str | None = None
-    begin_ms: int = 0
-    opened_ms: list[int] = field(default_factory=list)
-    is_reported: bool = False
-
-
-class NewSeller(NamedTuple):
-    id: int
-    name: str
-    begin_ms: int
-
-
-def new_sellers(streams: Streams, **settings: Any) -> Reference:
-    """Query 8: persons who open auctions in the ten seconds in which they have come in."""
-    flow: StreamFlow[Person | Auction] = streams.flow("query 8", Person, Auction, **settings)
-    reported = flow.output("reported", NewSeller)
-
-    @flow.by_key(state=Newcomer)
-    def watch(
-        step: StepContext, person: str, known: Newcomer | None, events: list[Person | Auction]
-    ) -> Newcomer:
-        now = known or Newcomer()
-        opened = set(now.opened_ms)
-        for event in events:
-            begin = event.at_ms // TUMBLE_MS * TUMBLE_MS
-            if isinstance(event, Person):
-                now = replace(now, name=event.name, begin_ms=begin)
-            else:
-                opened.add(begin)
-        is_new = now.name is not None and now.begin_ms in opened and not now.is_reported
-        if is_new:
-            step.emit(reported, NewSeller(int(person), str(now.name), now.begin_ms))
-        return replace(now, opened_ms=sorted(opened), is_reported=now.is_reported or is_new)
-
-    return Reference(flow, AUCTION_SITE, emitted(reported), by_sql(recounts.NEW_SELLERS))
-
-
 class Activity(NamedTuple):
     """The bids of a bidder in a window by the time of the steps; a result of query 12."""
 
@@ -319,12 +165,42 @@ def activity(streams: Streams, **settings: Any) -> Reference:
     )
 
 
-QUERIES: Final[dict[str, Callable[..., Reference]]] = {
-    "1": currency,
-    "2": selection,
-    "3": local_items,
-    "5": hot_items,
-    "7": highest_bids,
-    "8": new_sellers,
-    "12": activity,
-}
+CLOCK: Final = "clock"
+"""The key of the clock."""
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a shard has read in a step, and all shards in all steps."""
+
+    newest_ms: int
+    ends_ms: list[int]
+
+
+def closed_by(clock: ExchangeStage[Progress], windows: ExchangeStage[P], *, closing: P) -> None:
+    """Have `clock` send `closing` to each of `windows` that is over."""
+
+    @clock.by_key(state=Progress)
+    def close(
+        step: StepContext, key: str, known: Progress | None, reports: list[Progress]
+    ) -> Progress:
+        so_far = [*reports, known] if known else reports
+        newest = max(one.newest_ms for one in so_far)
+        ends = set(chain.from_iterable(one.ends_ms for one in so_far))
+        over = sorted(end for end in ends if end <= newest - LATE_MS)
+        step.send_many(windows, over, [closing] * len(over))
+        return Progress(newest, sorted(ends.difference(over)))
+
+
+def report(
+    step: StepContext, clock: ExchangeStage[Progress], times_ms: list[Any], ends_ms: Iterable[int]
+) -> None:
+    """Send the clock how far the events of a shard are."""
+    step.send(clock, CLOCK, Progress(max(times_ms), sorted(ends_ms)))
+
+
+def hopping_ends(at_ms: int) -> range:
+    first = (at_ms // HOP_MS + 1) * HOP_MS
+    return range(first, first + TUMBLE_MS, HOP_MS)

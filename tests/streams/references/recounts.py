@@ -15,11 +15,8 @@ from sqlalchemy import select, text
 
 from rowlock.streams import StreamFlow, Streams
 
-from .nexmark import LATE_MS
+from .nexmark import HOP_MS, LATE_MS, TUMBLE_MS
 from .reference import Rows, Sessions
-from .windows import HOP_MS, TUMBLE_MS
-
-CURRENCY: Final = "SELECT auction, bidder, price * 89 / 100, at_ms FROM bids"
 
 LOCAL_ITEMS: Final = """
     SELECT persons.name, persons.city, persons.state, auctions.id
@@ -41,24 +38,6 @@ HOT_ITEMS: Final = f"""
     )
     SELECT end_ms, auction, bids FROM ranked WHERE place = 1 AND end_ms <= {COMPLETE}
 """
-HIGHEST_BIDS: Final = f"""
-    WITH ranked AS (
-        SELECT (at_ms / {TUMBLE_MS} + 1) * {TUMBLE_MS} AS end_ms, price, auction, bidder, at_ms,
-            rank() OVER (PARTITION BY at_ms / {TUMBLE_MS} ORDER BY price DESC) AS place
-        FROM bids
-    )
-    SELECT end_ms, price, auction, bidder, at_ms FROM ranked
-    WHERE place = 1 AND end_ms <= {COMPLETE}
-"""
-NEW_SELLERS: Final = f"""
-    SELECT DISTINCT persons.id, persons.name, persons.at_ms / {TUMBLE_MS} * {TUMBLE_MS}
-    FROM persons JOIN auctions ON auctions.seller = persons.id
-    AND auctions.at_ms / {TUMBLE_MS} = persons.at_ms / {TUMBLE_MS}
-"""
-
-
-def selection(skip: int) -> str:
-    return f"SELECT auction, price FROM bids WHERE auction % {skip} = 0"
 
 
 def activity_of(flow: StreamFlow[Any], streams: Streams) -> Callable[[Sessions], Awaitable[Rows]]:

@@ -22,12 +22,7 @@ WITHOUT_BUCKET = 3
 
 
 class Fact(NamedTuple):
-    """A row that is added to a source.
-
-    Attributes:
-        model: of its table.
-        values: by its attributes.
-    """
+    """A row that is added to a source."""
 
     model: type[Any]
     values: Mapping[str, Any]
@@ -46,13 +41,7 @@ async def add(sessions: Sessions, facts: Sequence[Fact], number: int) -> None:
 
 @dataclass(frozen=True)
 class Supply:
-    """Events, and the way of adding them.
-
-    Attributes:
-        name: of the supply; references of one name read the same events.
-        events: returns so many, always the same.
-        add: adds some in a transaction, which has a number.
-    """
+    """Events, and the way of adding them."""
 
     name: str
     events: Callable[[int], Iterable[Any]]
@@ -94,8 +83,6 @@ def by_sql(statement: str) -> Callable[[Sessions], Awaitable[Rows]]:
 
 
 def emitted(output: Output[Any]) -> Callable[[Sessions], Awaitable[Rows]]:
-    """Return what reads all results of an output, which are tuples."""
-
     async def read(sessions: Sessions) -> Rows:
         rows: Rows = Counter()
         async for result in output.consume(sessions, follow=False):
@@ -106,8 +93,6 @@ def emitted(output: Output[Any]) -> Callable[[Sessions], Awaitable[Rows]]:
 
 
 def last_of_keys(output: Output[int]) -> Callable[[Sessions], Awaitable[Rows]]:
-    """Return what reads the last result of each key."""
-
     async def read(sessions: Sessions) -> Rows:
         last: dict[str | None, int] = {}
         async for result in output.consume(sessions, follow=False):

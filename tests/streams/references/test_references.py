@@ -17,13 +17,15 @@ from rowlock.testing import TemporaryDatabase
 from rowlock.testing.streams import run_flow
 
 from ...lengths import at_length
-from .declared import DECLARED
-from .nexmark import Base
+from .nexmark import TUMBLE_MS, Base
+from .queries import activity, hot_items, local_items
 from .reference import chunks
-from .windows import TUMBLE_MS
+from .taxi import zone_hours
+from .words import word_counts
 
 EVENTS = 600
 SETTINGS: dict[str, Any] = {"step_rows_max": at_length(200, 100), "poll_interval": 0.05}
+DECLARED = (local_items, hot_items, activity, zone_hours, word_counts)
 LAYOUTS = at_length({1: 3, 4: 1}, {1: 3, 2: 1, 16: 3})
 """After how many steps states are written, by the number of shards."""
 
@@ -41,7 +43,7 @@ async def test_answers_are_those_of_a_recount(
     await database.create_tables(Base.metadata)
     options = {**SETTINGS, "shards": shards, "checkpoint": Checkpoint(steps=LAYOUTS[shards])}
     first = (number + at_length(usual=False, long=database_name == "sqlite")) % 2
-    references = [declare(streams, **options) for declare in list(DECLARED.values())[first::2]]
+    references = [declare(streams, **options) for declare in DECLARED[first::2]]
     supplies = {one.supply.name: one.supply for one in references}.values()
     parts = [(one, chunks(list(one.events(EVENTS)), EVENTS // 10)) for one in supplies]
     for begin in (0, 5):

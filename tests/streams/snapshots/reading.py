@@ -14,8 +14,7 @@ from rowlock.streams import StateSnapshot
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
 from ..exchange.ledger import FAST
-from ..walk.flows import Bank, add_up, open_bank
-from ..walk.waiting import is_at_end, until
+from ..walk.flows import Bank, add_up, is_at_end, open_bank, until
 
 LONG_S = 3600.0
 """Longer than any test: a snapshot comes, or the test's own limit ends it."""

@@ -11,7 +11,7 @@ from rowlock.streams.key_states import PageBounds, read_snapshot
 from rowlock.streams.tables import StreamTables
 from rowlock.testing import TemporaryDatabase
 
-STATES = 100_000
+STATES = 30_000
 PAGE = PageBounds(1_000, 4_194_304)
 # Keys in an order that has nothing to do with that of the rows.
 KEYS = {
@@ -46,7 +46,6 @@ async def test_a_page_is_read_from_the_index(database: TemporaryDatabase) -> Non
 
 
 async def plan_of_a_page(database: TemporaryDatabase, table: Table, after: str | None) -> str:
-    """Read a page, and return how the database has done it."""
     sent: list[Any] = []
 
     def note(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> None:

@@ -21,10 +21,8 @@ from rowlock.streams.shards.writing import StepWriter
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..exchange.by_hand import by_hand
-from .flows import Bank, add_up, open_bank
-from .payments import Paid, pay
+from .flows import FAST, Bank, Paid, add_up, is_at_end, lose_leases, open_bank, pay, until
 from .test_steps import known_to
-from .waiting import FAST, is_at_end, until
 
 pytestmark = pytest.mark.either_database
 
@@ -73,9 +71,7 @@ async def test_a_shard_that_was_claimed_here_again(database: TemporaryDatabase) 
 
         await until(is_open)
         (former,) = shards.values()
-        free = {"lock_token": None, "lock_owner": None, "lock_expires_at": None}
-        async with bank.sessions.begin() as session:
-            await session.execute(update(bank.streams.tables.shards).values(free))
+        await lose_leases(bank)
         # It is in no claim of this replica until its loss is noticed.
         steps.run.heartbeater._lose_all(steps.run.heartbeater.tracked())
 
@@ -153,7 +149,9 @@ def by_hand_of(bank: Bank) -> Any:
 async def test_a_replay_hands_out_nothing(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Results would be there twice, or the record of a step be that of its replay."""
+    """Results would be there twice, or the record of a step be that of its replay; or what was in
+    memory alone would be lost with the leases.
+    """
     bank = await open_bank(database, checkpoint=Checkpoint(steps=1000), **FAST)
     add_up(bank)
     replayed: list[ShardDid] = []
@@ -168,10 +166,7 @@ async def test_a_replay_hands_out_nothing(
         await bank.pay(200)
         await until(partial(is_at_end, bank))
         results, parts = await bank.results(), await bank.count("parts")
-        async with bank.sessions.begin() as session:
-            shards = bank.streams.tables.shards
-            free = {"lock_token": None, "lock_owner": None, "lock_expires_at": None}
-            await session.execute(update(shards).values(free))
+        await lose_leases(bank)
         await bank.pay(50)
         await until(partial(is_at_end, bank))
     assert sum(one.step - one.steps.cuts[0].step for one in replayed) >= 4
@@ -180,3 +175,4 @@ async def test_a_replay_hands_out_nothing(
     assert after[: len(results)] == results
     assert len({(step, key) for step, key, _ in after}) == len(after)
     assert parts < await bank.count("parts")
+    assert await bank.balances() == bank.paid == {key: value for _, key, value in after}

@@ -13,8 +13,7 @@ from rowlock.streams import Checkpoint
 from rowlock.streams.shards.runner import FlowRounds
 from rowlock.testing import TemporaryDatabase
 
-from .flows import Bank, add_up, open_bank
-from .waiting import is_at_end, until
+from .flows import Bank, add_up, is_at_end, open_bank, until
 
 pytestmark = pytest.mark.either_database
 
@@ -29,20 +28,8 @@ async def checkpoints(bank: Bank) -> list[Any]:
 
 
 async def has_checkpoint(bank: Bank) -> bool:
-    """Whether there is one, and all shards have written it."""
     made = await checkpoints(bank)
     return bool(made) and all(row.version > made[-1].step for row in await bank.shards())
-
-
-async def test_by_count(database: TemporaryDatabase) -> None:
-    """A new holder would have more steps to replay than the host has allowed."""
-    bank = await open_bank(database, checkpoint=Checkpoint(steps=3), step_rows_max=20)
-    add_up(bank)
-    async with PipelineManager(bank.sessions, bank.streams.pipelines()):
-        await bank.pay(160)
-        await until(partial(is_at_end, bank))
-        end = (await bank.flow_row()).next_step
-        assert [row.step for row in await checkpoints(bank)] == list(range(2, end, 3))
 
 
 async def test_by_time(database: TemporaryDatabase) -> None:

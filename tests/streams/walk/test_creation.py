@@ -17,9 +17,7 @@ from rowlock.streams.shards.pipeline import FlowPipeline
 from rowlock.streams.streams import Streams
 from rowlock.testing import TemporaryDatabase, run_until_settled, stepping
 
-from .flows import Bank, add_up, open_bank
-from .payments import new_base
-from .waiting import FAST, is_at_end, until
+from .flows import FAST, Bank, add_up, is_at_end, new_base, open_bank, until
 
 pytestmark = pytest.mark.either_database(but=["test_replicas_that_start_together_make_one_flow"])
 

@@ -25,9 +25,9 @@ from rowlock.streams.outputs import Output
 from rowlock.streams.streams import Streams
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
-from .flows import Bank, add_up, open_bank
+from ...lengths import at_length
+from .flows import FAST, Bank, add_up, open_bank, until
 from .test_steps import held, write_of
-from .waiting import FAST, until
 
 pytestmark = pytest.mark.either_database(
     but=["test_a_flow_over_an_output", "test_results_are_kept_for_the_flow_that_reads_them"]
@@ -36,20 +36,13 @@ pytestmark = pytest.mark.either_database(
 
 @dataclass
 class Chain:
-    """A bank whose balances are read by another flow.
-
-    Attributes:
-        bank: the first flow.
-        seen: its output.
-        below: the flow that adds up what it reads, by key, and counts it.
-    """
+    """A bank whose balances are read by another flow."""
 
     bank: Bank
     seen: Output[int]
     below: StreamFlow[int]
 
     async def run(self, flow: StreamFlow[Any]) -> None:
-        """Do what there is for one of the flows."""
         await run_until_settled(self.bank.sessions, self.bank.streams.pipelines(flow))
 
     async def sums(self) -> dict[str, int]:
@@ -97,7 +90,7 @@ async def open_chain(database: TemporaryDatabase, payments: int = 200, **setting
     return chain
 
 
-@pytest.mark.parametrize("rows_max", [1, 70, 10_000])
+@pytest.mark.parametrize("rows_max", at_length([20], [1, 20, 10_000]))
 async def test_a_flow_over_an_output(database: TemporaryDatabase, rows_max: int) -> None:
     """Results would be lost or counted twice, a step of the first flow be divided among two, or one
     that has more rows than a step may have never be read.

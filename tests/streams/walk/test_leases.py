@@ -14,15 +14,17 @@ from rowlock import PipelineManager
 from rowlock.rows.eligibility import OWNER_SEPARATOR
 from rowlock.streams.program import lease_owner
 from rowlock.streams.shards.pipeline import FlowPipeline
-from rowlock.testing import TemporaryDatabase, run_until_settled
+from rowlock.testing import TemporaryDatabase
 
-from .flows import add_up, open_bank
-from .waiting import FAST, is_at_end, until
+from ...lengths import at_length
+from .flows import FAST, add_up, is_at_end, open_bank, until
 
 pytestmark = pytest.mark.either_database
 
 
-@pytest.mark.parametrize("name", ["plain", "with:a mark", "long" + "x" * 251])
+@pytest.mark.parametrize(
+    "name", at_length(["with:a mark"], ["plain", "with:a mark", "long" + "x" * 251])
+)
 async def test_the_owner_of_a_lease_is_the_pipeline_alone(
     database: TemporaryDatabase, name: str
 ) -> None:
@@ -121,17 +123,3 @@ async def until_idle(pipeline: FlowPipeline) -> None:
         return pipeline.runner._found_nothing >= pipeline.runner.wakes
 
     await until(is_idle)
-
-
-async def test_two_flows_settle(database: TemporaryDatabase) -> None:
-    """A test of two flows would never end."""
-    bank = await open_bank(database)
-    add_up(bank)
-    other = bank.streams.flow("other", bank.payment, shards=2, step_rows_max=7)
-
-    @other.by_key(state=int)
-    def count(step: Any, key: str, before: int | None, events: list[Any]) -> int:
-        return (before or 0) + len(events)
-
-    await bank.pay(45)
-    assert await run_until_settled(bank.sessions, bank.streams.pipelines()) >= 6

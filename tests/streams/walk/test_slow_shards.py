@@ -17,9 +17,7 @@ from rowlock.testing import TemporaryDatabase
 
 from ...host import HANG_S_MAX
 from ..exchange.by_hand import by_hand
-from .flows import Bank, add_up, open_bank
-from .payments import Paid, pay
-from .waiting import FAST, is_at_end, until
+from .flows import FAST, Bank, Paid, add_up, is_at_end, open_bank, pay, until
 
 pytestmark = pytest.mark.either_database
 

@@ -1,29 +1,35 @@
-"""Flows over logs and over several sources, on both databases."""
+"""Flows over logs and over several sources; and sources that can never work, which are refused
+before a row is read.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from functools import partial
 from operator import attrgetter
-from random import Random
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
-from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy import Integer, String, select, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from rowlock.rows.database_time import database_time_after
+from rowlock import ModelError, PipelineManager
+from rowlock.streams import TableSource
 from rowlock.streams.computing.handlers import StepContext
+from rowlock.streams.inputs import high_water
 from rowlock.streams.streams import Streams
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
-from .payments import new_base, pay
+from .flows import FAST, Bank, add_up, is_at_end, new_base, open_bank, pay, until
 
-pytestmark = pytest.mark.either_database(but=["test_a_flow_over_a_table_and_a_log"])
-
-SEED = 5
+pytestmark = pytest.mark.either_database(
+    but=[
+        "test_a_flow_over_a_table_and_a_log",
+        "test_a_source_that_cannot_work_is_refused_at_the_start",
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -36,39 +42,6 @@ async def states(database: TemporaryDatabase, streams: Streams) -> dict[str, int
     c = streams.tables.state.c
     async with database.session_factory() as session:
         return {key: int(value) for key, value in await session.execute(select(c.key, c.value))}
-
-
-async def test_a_flow_over_a_log(database: TemporaryDatabase) -> None:
-    """Usage would be lost or billed twice, since meters send all of it several times."""
-
-    class Base(DeclarativeBase):
-        pass
-
-    streams = Streams(Base)
-    usage = streams.log("usage", Usage, key=attrgetter("account"))
-    metering = streams.flow("metering", usage, shards=4, step_rows_max=15)
-
-    @metering.by_key(state=int)
-    def meter(step: StepContext, account: str, units: int | None, events: Sequence[Usage]) -> int:
-        return (units or 0) + sum(event.units for event in events)
-
-    await database.create_tables(Base.metadata)
-    rng, expected = Random(SEED), Counter[str]()
-    batches = [
-        [Usage(f"a{rng.randrange(20)}", rng.randrange(9)) for _ in range(rng.randrange(1, 9))]
-        for _ in range(20)
-    ]
-    for batch in batches:
-        for event in batch:
-            expected[event.account] += event.units
-    sent = [seq for seq in range(len(batches)) for _ in range(rng.randrange(1, 4))]
-    rng.shuffle(sent)
-    for half in (sent[: len(sent) // 2], sent[len(sent) // 2 :]):
-        for seq in half:
-            async with database.session_factory.begin() as session:
-                await usage.append(session, batches[seq], producer="meter", seq=seq)
-        await run_until_settled(database.session_factory, streams.pipelines())
-    assert await states(database, streams) == expected
 
 
 async def test_a_flow_over_a_table_and_a_log(database: TemporaryDatabase) -> None:
@@ -100,26 +73,97 @@ async def test_a_flow_over_a_table_and_a_log(database: TemporaryDatabase) -> Non
     assert await states(database, streams) == expected
 
 
-async def test_a_flow_that_begins_behind_expired_events(database: TemporaryDatabase) -> None:
-    """A new flow over an old log would stop at its first step."""
+COLUMNS = "account VARCHAR(50) NOT NULL, cents INTEGER NOT NULL"
+WRONG = {
+    "sqlite-key": (f"position INTEGER PRIMARY KEY, bucket INTEGER, {COLUMNS}", "AUTOINCREMENT"),
+    "sqlite-bucket": (
+        f"position INTEGER PRIMARY KEY AUTOINCREMENT, bucket VARCHAR(9), {COLUMNS}",
+        "payments.bucket is no bucket: it is VARCHAR(9)",
+    ),
+    "sqlite-none": (
+        f"position INTEGER PRIMARY KEY AUTOINCREMENT, {COLUMNS}",
+        "bucket is no bucket: there is no such column",
+    ),
+    "postgresql-cache": (
+        "position bigint GENERATED ALWAYS AS IDENTITY (CACHE 20) PRIMARY KEY, bucket integer,"
+        f" {COLUMNS}",
+        "CACHE 20",
+    ),
+    "postgresql-bucket": (
+        f"position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, bucket text, {COLUMNS}",
+        "payments.bucket is no bucket: it is text",
+    ),
+    "postgresql-none": (
+        f"position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, {COLUMNS}",
+        "bucket is no bucket: there is no such column",
+    ),
+}
+
+
+async def is_unhealthy(manager: PipelineManager, why: str) -> bool:
+    health = manager.health()
+    return not health.healthy and "ModelError" in str(health) and why in str(health)
+
+
+async def with_payments(bank: Bank, columns: str) -> None:
+    """Have the table of the payments as a host might have made it."""
+    async with bank.database.engine.begin() as connection:
+        await connection.execute(text("DROP TABLE payments"))
+        await connection.execute(text(f"CREATE TABLE payments ({columns})"))
+
+
+@pytest.mark.both_databases
+async def test_a_source_that_cannot_work_is_refused_at_the_start(
+    database: TemporaryDatabase,
+) -> None:
+    """A flow that can never work is refused at the start, as the docs say, and unhealthy."""
+    bank = await open_bank(database, **FAST)
+    add_up(bank)
+    for kind, (columns, why) in WRONG.items():
+        if kind.startswith(database.dialect_name):
+            await with_payments(bank, columns)
+            async with PipelineManager(bank.sessions, bank.streams.pipelines()) as manager:
+                await until(partial(is_unhealthy, manager, why))
+                assert await bank.flow_row() is None
+
+
+async def test_a_sequence_that_gets_a_cache_stops_a_running_flow(
+    postgresql_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flow that can work no longer cuts nothing more, and is unhealthy until it can again."""
+    monkeypatch.setattr(high_water, "CHECK_EVERY_S", 0.0)
+    bank = await open_bank(postgresql_database, **FAST, retry_delay=0.05, retry_delay_max=0.2)
+    add_up(bank)
+
+    async def alter(cache: int) -> None:
+        async with bank.database.engine.begin() as connection:
+            sql = f"ALTER SEQUENCE payments_position_seq CACHE {cache}"
+            await connection.execute(text(sql))
+
+    async with PipelineManager(bank.sessions, bank.streams.pipelines()) as manager:
+        await bank.pay(60)
+        await until(partial(is_at_end, bank))
+        await alter(20)
+        await bank.pay(60)
+        before = await bank.flow_row()
+        await until(partial(is_unhealthy, manager, "CACHE 20"))
+        assert (await bank.flow_row()).next_step == before.next_step
+        await alter(1)
+        await until(partial(is_at_end, bank))
+        assert manager.health().healthy
+
+
+def test_a_bucket_that_is_no_number_is_refused_by_the_model() -> None:
+    """A flow would be declared whose rows no replica can find."""
 
     class Base(DeclarativeBase):
         pass
 
-    streams = Streams(Base)
-    usage = streams.log("usage", Usage, key=attrgetter("account"))
-    flow = streams.flow("late", usage, shards=2)
+    class Payment(Base):
+        __tablename__ = "payments"
+        id: Mapped[int] = mapped_column(Integer, primary_key=True)
+        account: Mapped[str] = mapped_column(String(50))
+        bucket: Mapped[str | None]
 
-    @flow.by_key(state=int)
-    def meter(step: StepContext, account: str, units: int | None, events: Sequence[Usage]) -> int:
-        return (units or 0) + sum(event.units for event in events)
-
-    await database.create_tables(Base.metadata)
-    async with database.session_factory.begin() as session:
-        first = await usage.append(session, [Usage("a", 1), Usage("b", 2)])
-    async with database.engine.begin() as connection:
-        old = update(streams.tables.log).values(at=database_time_after(timedelta(days=-8)))
-        await connection.execute(old)
-        assert await usage.expire(connection, first.last) == 1
-    await run_until_settled(database.session_factory, streams.pipelines())
-    assert await states(database, streams) == {"b": 2}
+    with pytest.raises(ModelError, match=r"payments\.bucket is no bucket: it is String"):
+        TableSource(Payment, position=Payment.id, key=Payment.account, bucket=Payment.bucket)

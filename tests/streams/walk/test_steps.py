@@ -37,9 +37,7 @@ pytestmark = pytest.mark.either_database(
 )
 
 
-@pytest.mark.parametrize(
-    ("steps", "shards"), [(1, at_length(8, 16)), (5, 1), (1000, at_length(4, 16))]
-)
+@pytest.mark.parametrize(("steps", "shards"), at_length([(5, 2)], [(1, 16), (5, 1), (1000, 16)]))
 async def test_each_payment_is_counted_once(
     database: TemporaryDatabase, steps: int, shards: int
 ) -> None:
@@ -84,7 +82,6 @@ async def held(bank: Bank) -> AsyncIterator[tuple[list[PipelineItem[Any]], StepW
 
 
 async def written(bank: Bank) -> list[int]:
-    """Return how many parts, results and states there are."""
     return [await bank.count(table) for table in ("parts", "outputs", "state")]
 
 

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import linecache
+import logging
 import os
+import re
 import socket
 import sys
+import time
+import uuid
 import warnings
 from collections.abc import Callable
+from copy import deepcopy
+from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from rowlock.streams import StepContext
 from rowlock.testing.streams import hidden_inputs
 from rowlock.testing.streams.hidden_inputs import HiddenInputs
+
+from ...streams.computing.stages import STEP
+from .house import Visit
 
 pytestmark = pytest.mark.either_database
 
 
 def uses_of(call: Callable[[], Any]) -> list[str]:
-    """Return what is found of a handler that makes a call."""
     inputs = HiddenInputs()
     with inputs._watching("add"):
         call()
@@ -65,6 +76,10 @@ HERE = Path(__file__)
         (lambda: os.close(os.open(HERE, os.O_RDONLY)), "os.open"),
         (lambda: HERE.read_text(encoding="utf-8"), "io.open"),
         (lambda: socket.gethostname(), "socket.gethostname"),  # noqa: PLW0108
+        (lambda: datetime.now(UTC), "datetime.now"),
+        (lambda: uuid.uuid4().fields[3], "os.urandom"),
+        (lambda: Random().randrange(1, 100), "random.Random"),
+        (lambda: hash("a key") % 100, "hash"),
         (receives, "socket.recv"),
         (reads_in_lines, "socket.recv_into"),
     ],
@@ -73,7 +88,8 @@ def test_what_is_outside_is_named(call: Callable[[], Any], name: str) -> None:
     """A handler would pass that comes to something else on another machine, or a day later."""
     found = uses_of(call)
     assert any(use.startswith(f"'add' calls {name} at ") for use in found), found
-    assert all("use the events and the state" in use for use in found)
+    advice = "use step\\.|use the key, or hashlib|use the events and the state"
+    assert all(re.search(advice, use) for use in found), found
 
 
 def a_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
@@ -118,3 +134,45 @@ def sends() -> None:
 def test_what_gives_nothing_back_is_no_input(call: Callable[[], Any]) -> None:
     """A handler could not warn, and no library under it count."""
     assert uses_of(call) == []
+
+
+class Finalized:
+    """What asks the clock when it is gone."""
+
+    def __del__(self) -> None:
+        time.time()
+
+
+def leaves_a_circle() -> None:
+    circle = [Finalized()]
+    circle.append(circle)  # type: ignore[arg-type]
+    del circle
+    gc.collect(0)
+
+
+def test_what_the_garbage_collector_calls_is_no_input() -> None:
+    """A handler would be blamed, now and then, for what a library does whose objects are freed or
+    that measures the collector.
+    """
+
+    def measures(phase: str, info: dict[str, int]) -> None:
+        time.perf_counter()
+
+    gc.callbacks.append(measures)
+    try:
+        assert uses_of(leaves_a_circle) == []
+    finally:
+        gc.callbacks.remove(measures)
+
+
+def test_what_is_the_same_each_time_is_no_input() -> None:
+    """A host could not log, hash values or draw numbers as it should."""
+    step = StepContext(STEP, "add", {}, later={})
+
+    def harmless() -> int:
+        logging.getLogger(__name__).warning("a key of %s events", 5)
+        seen = {Visit("p", "a"), Visit("p", "a")}
+        drawn = step.random("a").randrange(9) + Random(5).randrange(9)
+        return deepcopy(0) + drawn + len(seen) + step.now.year
+
+    assert uses_of(harmless) == []
