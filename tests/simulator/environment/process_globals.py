@@ -28,7 +28,7 @@ def own_process_globals(rng: Random) -> Iterator[None]:
     """Keep apart what is one per process, and lose hints, for the time of one run."""
     wake = PipelineHinter.wake
     lockers: dict[Process | None, InMemoryLocker] = {}
-    in_process = InMemoryLocker._locksets_of_running_loop
+    in_process = InMemoryLocker.get_lockset
 
     def wake_perhaps(hinter: PipelineHinter, model_name: str) -> bool:
         process = current_process.get()
@@ -36,13 +36,14 @@ def own_process_globals(rng: Random) -> Iterator[None]:
             return True
         return wake(hinter, model_name)
 
-    def locksets(_: InMemoryLocker) -> Any:
-        return in_process(lockers.setdefault(current_process.get(), InMemoryLocker()))
+    def lockset(_: InMemoryLocker, namespace: str) -> Any:
+        locker = lockers.setdefault(current_process.get(), InMemoryLocker())
+        return in_process(locker, namespace)
 
     with (
         mock.patch.object(PipelineHinter, "wake", wake_perhaps),
         mock.patch.object(pipeline_hinter, "_wakes", _Listeners()),
-        mock.patch.object(InMemoryLocker, "_locksets_of_running_loop", locksets),
+        mock.patch.object(InMemoryLocker, "get_lockset", lockset),
     ):
         yield
 
