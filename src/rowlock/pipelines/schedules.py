@@ -5,7 +5,7 @@ pipeline declares.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -131,6 +131,8 @@ def _declared(
         if own is None:
             raise _wrong(name, "given a schedule each, or the pipeline has one", row.key)
         _check_schedule(f"{name}.periodic", own)
+        if row.key is None or not isinstance(row.key, Hashable):
+            raise _wrong(name, "declared by their keys", row.key)
         if row.key in declared:
             raise _wrong(name, "declared once each, by its key", row.key)
         _check_values(name, leased, row)
