@@ -37,8 +37,7 @@ def own_process_globals(rng: Random) -> Iterator[None]:
         return wake(hinter, model_name)
 
     def lockset(_: InMemoryLocker, namespace: str) -> Any:
-        locker = lockers.setdefault(current_process.get(), InMemoryLocker())
-        return in_process(locker, namespace)
+        return in_process(lockers.setdefault(current_process.get(), InMemoryLocker()), namespace)
 
     with (
         mock.patch.object(PipelineHinter, "wake", wake_perhaps),
