@@ -77,17 +77,6 @@ def waits_plainly(task: Task[Any]) -> Iterator[AttemptEvent]:
         (task.row / "ended").touch()
 
 
-def kills_itself(_task: Task[Any]) -> Iterator[AttemptEvent]:
-    yield Progress("begun")
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def interrupts_itself(_task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Get what a terminal sends to the whole group."""
-    os.kill(os.getpid(), signal.SIGINT)
-    yield Completed()
-
-
 def freezes_itself(_task: Task[Any]) -> Iterator[AttemptEvent]:
     yield Progress(str(os.getpid()))
     os.kill(os.getpid(), signal.SIGSTOP)
@@ -96,14 +85,6 @@ def freezes_itself(_task: Task[Any]) -> Iterator[AttemptEvent]:
 
 def gives_what_cannot_be_sent(_task: Task[Any]) -> Iterator[AttemptEvent]:
     yield Completed({"function": lambda: None})
-
-
-async def says_nothing_in_words(_task: Task[Any]) -> AsyncIterator[AttemptEvent]:
-    yield  # type: ignore[misc]
-
-
-def says_nothing_in_words_plainly(_task: Task[Any]) -> Iterator[AttemptEvent]:
-    yield  # type: ignore[misc]
 
 
 def moves(task: Task[Any]) -> Iterator[AttemptEvent]:
@@ -164,6 +145,16 @@ def tells_a_stage_plainly(task: Task[Any]) -> Iterator[AttemptEvent]:
     yield Completed()
 
 
+async def tells_a_stage_and_nothing(task: Task[Any]) -> AsyncIterator[AttemptEvent]:
+    async for event in tells_a_stage(task):
+        yield None if isinstance(event, Completed) else event  # type: ignore[misc]
+
+
+def tells_a_stage_and_nothing_plainly(task: Task[Any]) -> Iterator[AttemptEvent]:
+    for event in tells_a_stage_plainly(task):
+        yield None if isinstance(event, Completed) else event  # type: ignore[misc]
+
+
 async def tells_its_beginning(task: Task[Any]) -> AsyncIterator[AttemptEvent]:
     (task.row / "begun").touch()
     yield Completed()
@@ -171,10 +162,6 @@ async def tells_its_beginning(task: Task[Any]) -> AsyncIterator[AttemptEvent]:
 
 def tells_its_beginning_plainly(task: Task[Any]) -> Iterator[AttemptEvent]:
     (task.row / "begun").touch()
-    yield Completed()
-
-
-def finishes(_task: Task[Any]) -> Iterator[AttemptEvent]:
     yield Completed()
 
 
@@ -206,29 +193,6 @@ def starts_another(task: Task[Any]) -> Iterator[AttemptEvent]:
     time.sleep(LONG_S)
 
 
-def starts_another_and_dies(task: Task[Any]) -> Iterator[AttemptEvent]:
-    for event in starts_another(task):
-        yield event
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def forks_and_dies(_task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Die, and leave a fork behind that has whatever it had."""
-    if os.fork() == 0:
-        time.sleep(LONG_S)
-    yield Progress("begun")
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def forks_one_that_escapes(_task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Have a fork that leaves the handler by the same way as the handler itself."""
-    child = os.fork()
-    if child == 0:
-        sys.exit(0)
-    os.waitpid(child, 0)
-    yield Completed()
-
-
 def closes_sockets(_task: Task[Any]) -> Iterator[AttemptEvent]:
     yield Progress("begun")
     for file in range(256):
@@ -238,14 +202,26 @@ def closes_sockets(_task: Task[Any]) -> Iterator[AttemptEvent]:
     time.sleep(LONG_S)
 
 
-def has_others_print_and_read(_task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Run what prints, what complains at length, and what reads to the end of its input."""
+def starts_others_and_dies(task: Task[Any]) -> Iterator[AttemptEvent]:
+    """Die, and leave a subprocess behind, and a fork that has whatever it had."""
+    for event in starts_another(task):
+        if os.fork() == 0:
+            time.sleep(LONG_S)
+        yield event
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def starts_all_kinds(_task: Task[Any]) -> Iterator[AttemptEvent]:
+    """Get what a terminal sends to the whole group; have a fork that leaves the handler by the
+    same way as the handler itself; run what prints, complains at length and reads to the end of
+    its input; and end a subprocess as Ctrl-C does.
+    """
+    os.kill(os.getpid(), signal.SIGINT)
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)
+    os.waitpid(child, 0)
     subprocess.run(["/bin/sh", "-c", "echo ready; head -c 1000000 /dev/zero >&2; cat"], check=True)
-    yield Completed()
-
-
-def interrupts_another(_task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Have a subprocess, and end it as Ctrl-C does."""
     other = subprocess.Popen(["/bin/sleep", str(LONG_S)])
     other.send_signal(signal.SIGINT)
     yield Completed({"code": other.wait(WAIT_S_MAX)})

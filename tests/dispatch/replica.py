@@ -1,4 +1,4 @@
-"""A host process for the dispatch walks: ``python replica.py URL WORKERS LEASE_S``; dispatches
+"""A host process for the dispatch walks: ``python replica.py URL WORKERS``; dispatches
 until told to end, by a line or a signal.
 
 Tells each attempt that it begins, one JSON object a line. A scene named ``held`` waits for ever;
@@ -37,14 +37,14 @@ def tell(**fields: object) -> None:
     print(json.dumps(fields), flush=True)
 
 
-async def main(url: str, workers: str, lease_s: str) -> None:
+async def main(url: str, workers: str) -> None:
     engine = create_async_engine(url)
     renders = DispatchPipeline(
         Render,
         handler=render,
         engine=LoopEngine(int(workers)),
-        lock_timeout=float(lease_s),
-        heartbeat_trigger=float(lease_s) - 1,
+        lock_timeout=4,
+        heartbeat_trigger=3,
         heartbeat_interval=0.1,
         renew_timeout=1,
         heartbeat=0.5,

@@ -18,7 +18,6 @@ from rowlock import (
     AdmissionRejected,
     LockColumns,
     OutcomeError,
-    PipelineError,
     PipelineManager,
     ScheduleColumns,
 )
@@ -41,11 +40,11 @@ def pipeline_of(**settings: Any) -> DispatchPipeline[Render]:
     return DispatchPipeline(Render, handler=Scenes(), engine=Fleet(), **settings)
 
 
-async def test_fifty_at_once_make_one_row(database: TemporaryDatabase) -> None:
+async def test_twenty_at_once_make_one_row(database: TemporaryDatabase) -> None:
     """Clients that are impatient would have the same work done many times."""
     renders = pipeline_of()
-    made = await asyncio.gather(*(submit(database, renders, "a") for _ in range(50)))
-    assert sorted(fresh for [(_, fresh)] in made) == [False] * 49 + [True]
+    made = await asyncio.gather(*(submit(database, renders, "a") for _ in range(20)))
+    assert sorted(fresh for [(_, fresh)] in made) == [False] * 19 + [True]
     assert len({row.id for [(row, _)] in made}) == 1
     assert len(await all_renders(database)) == 1
 
@@ -215,23 +214,20 @@ async def test_nothing_is_taken_while_the_replica_drains(database: TemporaryData
 
 
 @pytest.mark.parametrize(
-    ("key", "values", "error", "says"),
+    ("values", "says"),
     [
-        ("", {}, PipelineError, "1 to 255 characters"),
-        ("x" * 256, {}, PipelineError, "1 to 255 characters"),
-        (7, {}, PipelineError, "1 to 255 characters"),
-        ("a", {"status": "running"}, OutcomeError, "status is written by the pipeline"),
-        ("a", {"lock_token": uuid.uuid4()}, OutcomeError, "lock_token is written by rowlock"),
-        ("a", {"colour": "red"}, OutcomeError, "colour"),
+        ({"status": "running"}, "status is written by the pipeline"),
+        ({"lock_token": uuid.uuid4()}, "lock_token is written by rowlock"),
+        ({"colour": "red"}, "colour"),
     ],
 )
 async def test_bad_submissions_are_refused_whole(
-    database: TemporaryDatabase, key: Any, values: dict[str, Any], error: type[Exception], says: str
+    database: TemporaryDatabase, values: dict[str, Any], says: str
 ) -> None:
     """A slip of the host would be found as a row that is never done."""
     async with database.session_factory() as session:
-        with pytest.raises(error, match=says):
-            await pipeline_of().submit(session, dedup_key=key, **values)
+        with pytest.raises(OutcomeError, match=says):
+            await pipeline_of().submit(session, dedup_key="a", **values)
         await session.commit()
     assert await all_renders(database) == []
 

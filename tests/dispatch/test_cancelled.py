@@ -75,7 +75,7 @@ async def test_at_each_await_of_an_attempt(
     root.mkdir()
     pipeline = DispatchPipeline(Render, handler=speaks, engine=fleet, scratch_root=root)
     # What is cancelled twice is struck at the next await, too.
-    for at in range(0, SUSPENSIONS_MAX, at_length(times, 1)):
+    for at in range(0, SUSPENSIONS_MAX, at_length(2, 1)):
         async with database.session_factory.begin() as session:
             await session.execute(delete(Render))
         await submit(database, pipeline, "a")

@@ -141,12 +141,12 @@ async def test_whatever_a_worker_or_a_handler_says_is_written_without_what_canno
     assert row.stages == {"raw": {"file": "raw\x00\ud800"}}
 
 
-@pytest.mark.parametrize("name", UNSTORABLE, ids=IDS)
+@pytest.mark.parametrize("name", [*UNSTORABLE, 1], ids=[*IDS, "number"])
 async def test_a_stage_whose_name_cannot_be_stored_is_refused(
-    database: TemporaryDatabase, name: str
+    database: TemporaryDatabase, name: Any
 ) -> None:
-    """The next attempt would not know a stage by a name that was changed, and do it again; or
-    the database would refuse it.
+    """The next attempt would not know a stage by a name that was changed, as a number is by JSON,
+    and do it again; or the database would refuse it.
     """
     scenes = Scenes()
 

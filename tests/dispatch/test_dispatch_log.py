@@ -79,14 +79,14 @@ async def test_each_round_of_offers_is_told(
 
 
 @virtual_time
-async def test_a_thousand_rows_that_wait_are_no_flood(
+async def test_many_rows_that_wait_are_no_flood(
     virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A queue that is full would fill the disk with lines, one for each row and each two
     minutes.
     """
     renders = pipeline_of(Fleet(0), retry_interval=10)
-    keys = [f"{number:03}" for number in range(40)]
+    keys = [f"{number:03}" for number in range(10)]
     minutes = 2
     with caplog.at_level(logging.INFO, logger=NAME):
         await submit(virtual_database, renders, *keys)

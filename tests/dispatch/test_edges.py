@@ -67,16 +67,6 @@ async def test_a_row_with_too_many_losses_is_offered_to_nobody(
 
 
 @virtual_time
-async def test_a_row_that_was_given_back_is_no_loss(virtual_database: TemporaryDatabase) -> None:
-    """Three deployments would fail every row that they found at work."""
-    now = await now_of(virtual_database)
-    await add(virtual_database, Render(dedup_key="a", scene="a", status=RUNNING, started_at=now))
-    async with PipelineManager(virtual_database.session_factory, [pipeline_of(Fleet(1))]):
-        [row] = await settled(virtual_database)
-    assert (row.status, row.losses) == (COMPLETED, 0)
-
-
-@virtual_time
 async def test_an_attempt_begins_without_progress(virtual_database: TemporaryDatabase) -> None:
     """A client would see nine tenths of an attempt that died, while the next one has just begun."""
     await add(virtual_database, Render(dedup_key="a", scene="a", progress="90 %"))

@@ -79,16 +79,22 @@ def other(tmp_path: Path) -> Iterator[Other]:
 
 # ---------------------------------------------------------------- a stage is recorded
 
+NO_EVENT = Failed("internal", "the handler gave a NoneType, which is no event")
 
-@pytest.mark.parametrize("handler", [handlers.tells_a_stage, handlers.tells_a_stage_plainly])
+
+@pytest.mark.parametrize(
+    "handler", [handlers.tells_a_stage_and_nothing, handlers.tells_a_stage_and_nothing_plainly]
+)
 async def test_it_beats_while_a_stage_is_recorded(
     tmp_path: Path, handler: Callable[[Task[Any]], Any]
 ) -> None:
     """A database that is away for a moment would cost every attempt that has just done a stage; or
-    a handler of one of both kinds would need another engine, or not wait for its stage.
+    a handler of one of both kinds would need another engine, or not wait for its stage. A bare
+    `yield` is no death of the process, which would be killed in the middle of its work.
     """
     async with offered(ProcessEngine(1), task_of(handler, tmp_path, heartbeat_s=0.01)) as events:
-        assert Heartbeat() in await goes_on_when_asked(events, tmp_path)
+        rest = await goes_on_when_asked(events, tmp_path, last=NO_EVENT)
+        assert Heartbeat() in rest
 
 
 async def test_a_process_waits_for_the_database(
@@ -158,37 +164,29 @@ async def test_a_subprocess_ends_with_its_attempt(tmp_path: Path, other: Other) 
     await until(other.has_ended)
 
 
-async def test_a_process_that_dies_beside_a_subprocess_is_noticed(
+async def test_a_process_that_dies_beside_what_it_started_is_noticed(
     tmp_path: Path, other: Other
 ) -> None:
-    """The subprocess would be taken for the process: a row waits for the death of something that
-    nobody watches.
+    """A subprocess, or a fork, which has every pipe and socket that the process has, would be
+    taken for the process: a row waits for the death of something that nobody watches.
     """
+    engine = ProcessEngine(1)
     async with offered(
-        ProcessEngine(1), task_of(handlers.starts_another_and_dies, tmp_path / "pipe")
+        engine, task_of(handlers.starts_others_and_dies, tmp_path / "pipe")
     ) as events:
         with pytest.raises(WorkerGone, match="its process died"):
             await heard(events)
     await until(other.has_ended)
+    assert engine.workers()["process-1"].active == 0
 
 
-async def test_a_process_that_dies_beside_a_fork_of_itself_is_noticed() -> None:
-    """The same with a fork, which has every pipe and socket that the process has."""
-    async with offered(ProcessEngine(1), task_of(handlers.forks_and_dies)) as events:
-        with pytest.raises(WorkerGone, match="its process died"):
-            await heard(events)
-
-
-async def test_a_fork_that_leaves_the_handler_says_nothing() -> None:
-    """It would answer for the attempt, and be taken for the process."""
-    async with offered(ProcessEngine(1), task_of(handlers.forks_one_that_escapes)) as events:
-        assert (await heard(events))[-1] == Completed()
-
-
-async def test_what_a_subprocess_prints_and_reads_is_its_own() -> None:
-    """A tool that prints a line would kill the attempt, and one that reads would wait for ever."""
-    async with offered(ProcessEngine(1), task_of(handlers.has_others_print_and_read)) as events:
-        assert (await heard(events))[-1] == Completed()
+async def test_what_a_handler_starts_is_its_own() -> None:
+    """Ctrl-C in a terminal would end every attempt, or no tool that is ended by it; a tool that
+    prints a line would kill the attempt, and one that reads would wait for ever; and a fork that
+    leaves the handler would answer for the attempt.
+    """
+    async with offered(ProcessEngine(1), task_of(handlers.starts_all_kinds)) as events:
+        assert (await heard(events))[-1] == Completed({"code": -signal.SIGINT})
 
 
 async def test_a_process_that_hangs_up_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,34 +214,7 @@ async def test_each_attempt_has_a_process_of_its_own(tmp_path: Path) -> None:
     assert found[0]["folder"] == str(Path.cwd())
 
 
-# -------------------- what it says
-
-
-@pytest.mark.parametrize(
-    "handler", [handlers.says_nothing_in_words, handlers.says_nothing_in_words_plainly]
-)
-async def test_none_is_no_event(handler: Callable[[Task[Any]], Any]) -> None:
-    """A bare `yield` would be taken for the death of the process, which is then killed in the
-    middle of its work.
-    """
-    async with offered(ProcessEngine(1), task_of(handler)) as events:
-        assert (await heard(events))[1:] == [
-            Failed("internal", "the handler gave a NoneType, which is no event")
-        ]
-
-
-async def test_a_failure_says_where_it_comes_from() -> None:
-    """The log would have a line without a place, and nobody could mend the handler."""
-    async with offered(ProcessEngine(1), task_of(handlers.raises_plainly)) as events:
-        *_, last = await heard(events)
-    assert isinstance(last, Failed)
-    assert "in raises_plainly" in last.detail
-
-
-async def test_a_handler_can_interrupt_its_subprocess() -> None:
-    """Tools that are ended by Ctrl-C would take no notice, as the process itself takes none."""
-    async with offered(ProcessEngine(1), task_of(handlers.interrupts_another)) as events:
-        assert (await heard(events))[-1] == Completed({"code": -signal.SIGINT})
+# -------------------- how it starts
 
 
 STEPS = 5
@@ -257,8 +228,7 @@ async def test_a_machine_that_lacks_something_fails_no_row(monkeypatch: pytest.M
         sick.setattr("asyncio.create_subprocess_exec", no_process)
         with pytest.raises(BlockingIOError):
             await engine.offer("process-1", task_of(handlers.works))
-    async with offered(engine, task_of(handlers.works)) as events:
-        assert isinstance((await heard(events))[-1], Completed)
+    assert engine.workers()["process-1"].active == 0
 
 
 async def no_process(*_: object, **__: object) -> None:
@@ -286,16 +256,27 @@ def main(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_a_process_that_starts_slowly_is_waited_for(main: Path) -> None:
-    """A host that imports for a minute would lose each attempt before its work began."""
+async def test_a_process_that_starts_slowly_is_waited_for(
+    main: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A host that imports for a minute would lose each attempt before its work began; and nobody
+    would know why all rows wait where a main module without its guard runs the whole service in
+    each process.
+    """
+    monkeypatch.setattr(process_line, "SLOW_START_S", 0.01)
     engine = ProcessEngine(1)
     offer = asyncio.create_task(engine.offer("process-1", task_of(handlers.works)))
-    await until((main / "pid").exists)
-    assert not offer.done()
-    assert engine.workers()["process-1"].active == 1
-    (main / "go on").touch()
-    async with aclosing(await offer) as events:
-        assert isinstance((await heard(events))[-1], Completed)
+    with caplog.at_level(logging.WARNING):
+        await until((main / "pid").exists)
+        assert not offer.done()
+        assert engine.workers()["process-1"].active == 1
+        (main / "go on").touch()
+        async with aclosing(await offer) as events:
+            assert isinstance((await heard(events))[-1], Completed)
+    assert [record.message for record in caplog.records if "slow to start" in record.message] == [
+        "A worker process is slow to start. It imports the host's main module, which must start"
+        " nothing but under `if __name__ == '__main__'`"
+    ]
 
 
 async def test_a_process_that_never_starts_is_killed(
@@ -343,30 +324,11 @@ async def test_an_offer_that_is_given_up_lets_go_at_once(main: Path) -> None:
     assert is_gone(main)
 
 
-async def test_a_slow_start_is_told_once(
-    main: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A main module without its guard runs the whole service in each process, and nobody would
-    know why all rows wait.
-    """
-    monkeypatch.setattr(process_line, "SLOW_START_S", 0.01)
-    offer = asyncio.create_task(ProcessEngine(1).offer("process-1", task_of(handlers.works)))
-    with caplog.at_level(logging.WARNING):
-        await until((main / "pid").exists)
-        (main / "go on").touch()
-        async with aclosing(await offer) as events:
-            assert isinstance((await heard(events))[-1], Completed)
-    assert [record.message for record in caplog.records if "slow to start" in record.message] == [
-        "A worker process is slow to start. It imports the host's main module, which must start"
-        " nothing but under `if __name__ == '__main__'`"
-    ]
-
-
 def is_gone(main: Path) -> bool:
     """Whether the process that imported that main module has ended."""
     try:
         os.kill(int((main / "pid").read_text()), 0)
-    except ProcessLookupError:
+    except (FileNotFoundError, ProcessLookupError):  # killed before it wrote its number
         return True
     return False
 

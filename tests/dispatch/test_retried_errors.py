@@ -75,7 +75,7 @@ async def test_an_error_is_retried_with_backoff_until_the_deadline(
 
     scenes.answers["a"] = is_refused
     renders = pipeline_of(
-        Fleet(1), scenes, retry_on=(OSError,), retry_delay=10, dispatch_deadline=1_000
+        Fleet(1), scenes, retry_on=(OSError,), retry_delay=10, dispatch_deadline=200
     )
     async with PipelineManager(virtual_database.session_factory, [renders]):
         await submit(virtual_database, renders, "a")
@@ -86,7 +86,7 @@ async def test_an_error_is_retried_with_backoff_until_the_deadline(
         [row] = await settled(virtual_database)
     assert (row.status, row.error) == (FAILED, "internal: ConnectionRefusedError: no server")
     assert row.finished_at is not None
-    assert row.finished_at - row.submitted_at < timedelta(seconds=1_000)
+    assert row.finished_at - row.submitted_at < timedelta(seconds=200)
     rests = [later - earlier for earlier, later in pairwise(begun)]
     assert len(rests) > 2
     assert rests[-1] > 2 * rests[0]

@@ -27,11 +27,12 @@ from rowlock.dispatch import (
     WorkerGone,
 )
 
+from ..lengths import at_length
 from ..simulator.scenario import Scenario, World
 from ..simulator.simulation import simulate
 from .renders import Fleet, Render
 
-SEEDS = int(os.environ.get("ROWLOCK_RENDER_SEEDS", "3"))
+SEEDS = int(os.environ.get("ROWLOCK_RENDER_SEEDS", at_length(2, 3)))
 KEYS = [f"scene-{number}" for number in range(6)]
 CEILING = 5
 

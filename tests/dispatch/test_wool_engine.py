@@ -135,12 +135,15 @@ async def test_one_that_ends_without_a_word_ends(namespace: str) -> None:
 async def test_it_beats_while_the_handler_says_nothing(
     namespace: str, tmp_path: Path, handler: Callable[[Task[Any]], Any]
 ) -> None:
-    """Long work would look like a death, above all work that blocks."""
+    """Long work would look like a death, above all work that blocks; and what nobody wants any more
+    would run to its end on another machine.
+    """
     async with opened(namespace) as engine:
         task = task_of(handler, tmp_path, heartbeat_s=0.05)
         async with aclosing(await engine.offer(min(engine.workers()), task)) as events:
             async with asyncio.timeout(HANG_S_MAX):
                 first = [await anext(events) for _ in range(6)]
+            assert not (tmp_path / "ended").exists()
             (tmp_path / "go on").touch()
         assert sum(event == Heartbeat() for event in first) >= 5
         await until((tmp_path / "ended").exists)
@@ -174,18 +177,6 @@ async def test_nobody_else_is_asked(namespace: str, tmp_path: Path) -> None:
         with pytest.raises(WorkerBusy):
             await offered(engine, handlers.works)
         assert engine.workers()[max(engine.workers())].active == 0
-
-
-async def test_to_close_is_to_cancel_over_there(namespace: str, tmp_path: Path) -> None:
-    """What nobody wants any more would run to its end on another machine."""
-    async with opened(namespace) as engine:
-        task = task_of(handlers.waits, tmp_path, heartbeat_s=0.05)
-        async with aclosing(await engine.offer(min(engine.workers()), task)) as events:
-            await heard_until_progress(events)
-            # It goes on when it is asked again, and waits then.
-            assert [await anext(events) for _ in range(3)] == [Heartbeat()] * 3
-            assert not (tmp_path / "ended").exists()
-        await until((tmp_path / "ended").exists)
 
 
 async def test_a_cancelled_attempt_leaves_no_folder(namespace: str) -> None:
