@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rowlock.__main__ import main
-from rowlock.demo import command
+from rowlock.demo import command, run
 
 
 @pytest.fixture
@@ -70,6 +71,7 @@ def test_wrong_result_is_a_failure(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A build that runs the demo would stay green whatever comes out."""
+    monkeypatch.setattr(command, "replicas_on", partial(run.replicas_on, count=2))
     honest = command.count_again
     monkeypatch.setattr(
         command, "count_again", lambda path: ("lie",) if path.name == "a" else honest(path)

@@ -1,9 +1,4 @@
-"""Starts, watches and ends replicas that are real processes, and keeps the history that judges
-them.
-
-The database is the historian: a trigger notes every time a letter is settled, whatever a replica
-says of itself.
-"""
+"""Starts, watches and ends replicas that are real processes."""
 
 from __future__ import annotations
 
@@ -21,23 +16,7 @@ from sqlalchemy import text
 from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX
-from .replica import Base, Letter
-
-HISTORIANS = {
-    "sqlite": [
-        "CREATE TABLE history (letter_id INTEGER, settled_by INTEGER)",
-        """CREATE TRIGGER historian AFTER UPDATE OF status ON letters WHEN NEW.status = 'settled'
-        BEGIN INSERT INTO history VALUES (NEW.id, NEW.settled_by); END""",
-    ],
-    "postgresql": [
-        "CREATE TABLE history (letter_id INTEGER, settled_by INTEGER)",
-        """CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
-        $$ BEGIN INSERT INTO history VALUES (NEW.id, NEW.settled_by); RETURN NEW; END $$""",
-        """CREATE TRIGGER historian AFTER UPDATE OF status ON letters
-        FOR EACH ROW WHEN (NEW.status = 'settled')
-        EXECUTE FUNCTION note()""",
-    ],
-}
+from .replica import Letter
 
 
 @dataclass
@@ -118,25 +97,9 @@ async def _start(database: TemporaryDatabase, count: int) -> Replica:
     return Replica(process, [])
 
 
-async def make_tables(database: TemporaryDatabase) -> None:
-    await database.create_tables(Base.metadata)
-    async with database.engine.begin() as connection:
-        for statement in HISTORIANS[database.dialect_name]:
-            await connection.execute(text(statement))
-
-
 async def post_letters(database: TemporaryDatabase, count: int) -> None:
     async with database.session_factory.begin() as session:
         session.add_all([Letter() for _ in range(count)])
-
-
-async def history(database: TemporaryDatabase) -> list[tuple[int, int]]:
-    """Return which letter was settled by which process, as the database saw it."""
-    async with database.engine.connect() as connection:
-        rows = await connection.execute(
-            text("SELECT letter_id, settled_by FROM history ORDER BY letter_id")
-        )
-        return [tuple(row) for row in rows]
 
 
 async def locked(database: TemporaryDatabase) -> int:

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
-from datetime import datetime
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
@@ -20,7 +18,6 @@ from rowlock import (
     Pipeline,
     PipelineItem,
     PipelineManager,
-    UtcDateTime,
     events,
     subscribe,
 )
@@ -41,8 +38,6 @@ class Letter(LockColumns, Base):
     __tablename__ = "letters"
     id: Mapped[int] = mapped_column(primary_key=True)
     status: Mapped[str] = mapped_column(default="new")
-    settled_by: Mapped[int | None]
-    settled_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class LetterPipeline(Pipeline[Letter]):
@@ -59,7 +54,7 @@ class LetterPipeline(Pipeline[Letter]):
 
     async def process(self, item: PipelineItem[Letter]) -> Apply:
         await asyncio.sleep(WORK_S)
-        return Apply({"status": "settled", "settled_by": os.getpid()})
+        return Apply({"status": "settled"})
 
 
 def tell(**fields: object) -> None:

@@ -3,18 +3,14 @@ make it unasked.
 
 The story of every job system that writes results under a valid lock: the service writes `stopping`,
 the worker, which has read the row before, writes `active`, and nobody ever stops the resource. Here
-the service strikes after any number of turns of the event loop, so between any two steps of the
-claim, the reading, the work and the outcome. The same walk without `intent` loses stops, so it
-could find one that is lost.
+the service strikes between any two statements of the claim, the reading, the work and the outcome,
+also within a transaction: on PostgreSQL another one commits there, too. The same walk without
+`intent` loses stops, so it could find one that is lost.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
-import uuid
-from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -24,16 +20,11 @@ from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.util import await_only
 
 from rowlock import Apply, Outcome, Retry, request_update
-from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
+from rowlock.testing import Steps, TemporaryDatabase, stepping
 
-from ..host import Base, Volume, VolumePipeline
-from ..lengths import at_length
+from ..host import Volume, VolumePipeline
 from ..pipelines.scenes import add, is_free, read_all, turns
 
-SEEDS = range(2026, at_length(2027, 2031))
-WALKS = 200
-"""With each seed."""
-WALKS_WITHOUT_INTENT = at_length(100, 200)
 MOMENTS = (
     "before the claim",
     "before it is read",
@@ -42,8 +33,6 @@ MOMENTS = (
     "after it is written",
 )
 BEFORE_CLAIM, BEFORE_READ, IN_PROCESS, BEFORE_WRITE, AFTER_WRITE = MOMENTS
-TURNS_MAX = 75
-"""A life from claim to outcome takes fewer turns of the loop."""
 
 
 class StoppingPipeline(VolumePipeline):
@@ -81,49 +70,6 @@ class CarelessPipeline(StoppingPipeline):
     intent = ()
 
 
-@dataclass
-class Tally:
-    """What became of the walks. `struck`: at which moment the stop was committed."""
-
-    struck: Counter[str] = field(default_factory=Counter)
-    lost: Counter[str] = field(default_factory=Counter)
-    refused: int = 0
-
-
-async def walk(
-    database: TemporaryDatabase,
-    steps: Steps[Any],
-    pipeline: StoppingPipeline,
-    *,
-    rng: random.Random,
-) -> str:
-    """Let one row be worked on and be stopped by a service in the middle of it; return at which
-    moment that was.
-    """
-    async with database.session_factory.begin() as session:
-        session.add(row := Volume(id=uuid.UUID(int=rng.getrandbits(128))))
-    service_waits, pipeline_waits = rng.randrange(TURNS_MAX), rng.randrange(TURNS_MAX // 3)
-    pipeline.moment, pipeline.turns, pipeline.fails = (
-        BEFORE_CLAIM,
-        rng.randrange(20),
-        rng.random() < 0.2,
-    )
-    asked_at = ""
-
-    async def ask() -> None:
-        nonlocal asked_at
-        await turns(service_waits)
-        async with database.session_factory.begin() as session:
-            assert await request_update(session, Volume, row.id, {"status": "stopping"})
-        asked_at = pipeline.moment
-
-    async with asyncio.TaskGroup() as group:
-        group.create_task(ask())
-        await turns(pipeline_waits)
-        await _one_life(steps, pipeline)
-    return asked_at
-
-
 async def _one_life(steps: Steps[Any], pipeline: StoppingPipeline) -> None:
     await steps.fetch_once()
     pipeline.moment = BEFORE_READ
@@ -148,51 +94,6 @@ async def settled(database: TemporaryDatabase, steps: Steps[Any]) -> str:
                 await session.execute(delete(Volume))
             return after.status
     raise AssertionError("it never settles")
-
-
-async def walk_often(
-    database: TemporaryDatabase, pipeline: StoppingPipeline, count: int, *, seed: int
-) -> Tally:
-    """Take `count` walks, each with a row of its own; a seed is a history."""
-    tally, rng = Tally(), random.Random(seed)
-    await database.create_tables(Base.metadata)
-    async with stepping(database.session_factory, pipeline) as steps:
-        for _ in range(count):
-            moment = await walk(database, steps, pipeline, rng=rng)
-            tally.struck[moment] += 1
-            tally.lost[moment] += await settled(database, steps) != "stopped"
-        tally.refused = len(pipeline.stale)
-    return tally
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@virtual_time
-async def test_a_stop_survives_whenever_it_is_asked_for(
-    virtual_database: TemporaryDatabase, seed: int
-) -> None:
-    """A user's stop would be overwritten by a result that was computed before it, and the
-    resource never be stopped.
-    """
-    tally = await walk_often(virtual_database, StoppingPipeline(), WALKS, seed=seed)
-    assert tally.lost.total() == 0
-    assert tally.struck.total() == WALKS
-    assert set(tally.struck) == set(MOMENTS)
-    assert min(tally.struck.values()) >= WALKS // 50, (
-        f"some moment was hardly tried: {tally.struck}"
-    )
-    assert tally.refused >= WALKS // 20, "the guard was hardly needed"
-
-
-@virtual_time
-async def test_without_intent_it_is_lost(virtual_database: TemporaryDatabase) -> None:
-    """Not a promise: the walk above finds lost stops, if there are any."""
-    tally = await walk_often(virtual_database, CarelessPipeline(), WALKS_WITHOUT_INTENT, seed=2026)
-    assert tally.lost[IN_PROCESS] > 0
-    assert tally.lost[BEFORE_WRITE] > 0
-    assert tally.lost[BEFORE_CLAIM] == tally.lost[AFTER_WRITE] == 0
-
-
-# -------------------- PostgreSQL: each boundary between two statements
 
 
 class Stopper:
@@ -232,14 +133,14 @@ class Stopper:
 
 
 async def strike(
-    database: TemporaryDatabase, pipeline: StoppingPipeline, *, at: int
+    database: TemporaryDatabase, pipeline: StoppingPipeline, *, at: int, fails: bool
 ) -> tuple[str | None, str]:
     """Strike at one boundary; return at which moment of the attempt that was, and where the row
     ended.
     """
     [row] = await add(database, Volume())
     engine = database.create_engine()
-    pipeline.moment, pipeline.turns = BEFORE_CLAIM, 3
+    pipeline.moment, pipeline.turns, pipeline.fails = BEFORE_CLAIM, 3, fails
     stopper = Stopper(database, row, pipeline, at=at)
     for name in ("begin", "before_cursor_execute", "after_cursor_execute", "commit"):
         event.listen(engine.sync_engine, name, stopper.pass_boundary)
@@ -252,23 +153,26 @@ async def strike(
 
 
 async def strike_everywhere(
-    database: TemporaryDatabase, pipeline: StoppingPipeline
+    database: TemporaryDatabase, pipeline: StoppingPipeline, *, fails: bool = False
 ) -> list[tuple[str, str]]:
     """Strike at one boundary after the other, until a life has no more of them."""
     seen: list[tuple[str, str]] = []
     while True:
-        moment, status = await strike(database, pipeline, at=len(seen))
+        moment, status = await strike(database, pipeline, at=len(seen), fails=fails)
         if moment is None:
             assert status == "active"
             return seen
         seen.append((moment, status))
 
 
+@pytest.mark.parametrize("fails", [False, True])
 async def test_a_stop_survives_between_any_two_statements(
-    postgresql_database: TemporaryDatabase,
+    postgresql_database: TemporaryDatabase, fails: bool
 ) -> None:
-    """Between two statements of one transaction another one commits there, too."""
-    seen = await strike_everywhere(postgresql_database, StoppingPipeline())
+    """A user's stop would be overwritten by a result, or by how far a failed attempt came, that was
+    computed before it, and the resource never be stopped.
+    """
+    seen = await strike_everywhere(postgresql_database, StoppingPipeline(), fails=fails)
     assert {status for _, status in seen} == {"stopped"}
     assert len(seen) >= 12
     assert {BEFORE_CLAIM, BEFORE_READ, BEFORE_WRITE} <= {moment for moment, _ in seen}
