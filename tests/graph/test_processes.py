@@ -99,26 +99,6 @@ def confused(_value: object) -> None:
     raise AttributeError(msg)
 
 
-@pytest.mark.parametrize(
-    ("function", "value", "note"),
-    [
-        (locked, 1, "the result cannot be pickled: return plain data"),
-        (id, Locked(), "the value cannot be pickled: hand on plain data"),
-        (Locked().method, 1, "the function cannot be pickled: on='process' needs a function that"),
-        (confused, 1, None),
-    ],
-)
-def test_what_cannot_travel_is_named(function: Any, value: object, note: str | None) -> None:
-    """A host would read of a local object, and not learn what to change."""
-    graph = Graph()
-    graph.source([value]).map(function, on="process", name="parse").sink(id)
-    with pytest.raises((pickle.PicklingError, AttributeError, TypeError)) as caught:
-        asyncio.run(run_graph(graph))
-    notes = caught.value.__notes__
-    assert notes[-1] == "in parse, lane 0"
-    assert [one.startswith(note or "") for one in notes[:-1]] == ([] if note is None else [True])
-
-
 class Peculiar(Exception):
     def __init__(self, text: str, value: object) -> None:
         super().__init__(text)
@@ -129,16 +109,26 @@ def fail_peculiarly(value: object) -> None:
     raise Peculiar("the disk is full", value)
 
 
-def fail_plainly(value: object) -> None:
-    raise LookupError(value)
-
-
-def test_error_that_cannot_travel_is_told() -> None:
-    """What went wrong would be lost: a ``TypeError`` about an argument of its class would come."""
+async def test_what_cannot_travel_is_told() -> None:
+    """A host would read of a local object, or of an argument of its error's class, and not learn
+    what went wrong and what to change; or lose its child each time.
+    """
+    lane = ProcessLane()
+    child = await lane.call(process_id, 1)
+    cases: list[tuple[Any, object, str | None]] = [
+        (locked, 1, "the result cannot be pickled: return plain data"),
+        (id, Locked(), "the value cannot be pickled: hand on plain data"),
+        (Locked().method, 1, "the function cannot be pickled: on='process' needs a function that"),
+        (confused, 1, None),
+    ]
+    for function, value, note in cases:
+        with pytest.raises((pickle.PicklingError, AttributeError, TypeError)) as caught:
+            await lane.call(function, value)
+        notes = getattr(caught.value, "__notes__", [])
+        assert [one.startswith(note or "") for one in notes] == ([] if note is None else [True])
     with pytest.raises(HostCodeError, match="Peculiar: the disk is full"):
-        asyncio.run(run_graph(graph_of(fail_peculiarly, [1])))
-    with pytest.raises(LookupError, match="1"):
-        asyncio.run(run_graph(graph_of(fail_plainly, [1])))
+        await lane.call(fail_peculiarly, 1)
+    assert await lane.call(process_id, 1) == child != os.getpid()
 
 
 def test_error_of_the_main_module_travels(tmp_path: Path) -> None:

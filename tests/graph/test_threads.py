@@ -315,8 +315,8 @@ async def test_loop_does_not_wait_for_the_mutex() -> None:
     assert got(graph) == ["0", "1", "2"]
 
 
-CHILD = """
-import asyncio, os, sys, threading
+PROGRAM = """
+import asyncio, os, threading
 from rowlock.graph.threads import default_runtime
 from tests.graph.runs import applied, got, line_of
 from rowlock.graph import run_graph
@@ -325,43 +325,7 @@ def run():
     graph = line_of(applied(str, "thread"), values=[1])
     asyncio.run(run_graph(graph))
     assert got(graph) == ["1"]
-"""
 
-
-def in_child(text: str) -> str:
-    """Run a program beside this one, and return what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", CHILD + text],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."])},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_program_ends_while_a_call_runs() -> None:
-    """A program would hang at its end because of a call that does not return."""
-    assert "over" in in_child("""
-began = threading.Event()
-def stuck(_value):
-    began.set()
-    threading.Event().wait()
-async def main():
-    task = asyncio.create_task(run_graph(line_of(applied(stuck, "thread"), values=[1])))
-    await asyncio.to_thread(began.wait)
-    print("over", flush=True)
-loop = asyncio.new_event_loop()
-loop.run_until_complete(main())
-""")
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_forked_child_has_threads_of_its_own() -> None:
-    """A child process would wait for threads that only its parent has."""
-    assert "child" in in_child("""
 run()
 if not os.fork():
     assert default_runtime().threads == 0
@@ -369,7 +333,35 @@ if not os.fork():
     print("child", flush=True)
     os._exit(0)
 assert os.wait()[1] == 0
-""")
+began = threading.Event()
+
+def stuck(_value):
+    began.set()
+    threading.Event().wait()
+
+async def main():
+    task = asyncio.create_task(run_graph(line_of(applied(stuck, "thread"), values=[1])))
+    await asyncio.to_thread(began.wait)
+    print("over", flush=True)
+
+asyncio.new_event_loop().run_until_complete(main())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_forked_child_and_end_of_the_program() -> None:
+    """A child process would wait for threads that only its parent has; or a program hang at its end
+    because of a call that does not return.
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."])},
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["child", "over"]), done.stderr
 
 
 async def test_runs_of_several_loops_share_threads() -> None:

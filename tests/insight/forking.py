@@ -1,9 +1,9 @@
 """A server that forks: what each of its processes prints is looked at by ``test_forked.py``.
 
-    python -m tests.insight.forking preloaded|running URL
+    python -m tests.insight.forking URL
 
-*preloaded*: all is made once, and then forked, as gunicorn does with ``--preload``; *running*: a
-process forks while its Observer runs.
+First all is made once, and then forked, as gunicorn does with ``--preload``; then a process forks
+while its Observer runs.
 """
 
 from __future__ import annotations
@@ -42,14 +42,12 @@ class OwnPipeline(RunPipeline):
 
 
 def main() -> None:
-    how, url = sys.argv[1:]
+    [url] = sys.argv[1:]
     event.listen(Pool, "checkout", lambda _connection, record, _proxy: IN_USE.add(id(record)))
     event.listen(Pool, "checkin", lambda _connection, record: IN_USE.discard(id(record)))
     sessions = async_sessionmaker(create_async_engine(url), expire_on_commit=False)
-    if how == "preloaded":
-        preloaded(sessions)
-    else:
-        asyncio.run(running(sessions, url))
+    preloaded(sessions)
+    asyncio.run(running(url))
 
 
 def preloaded(sessions: Any) -> None:
@@ -75,12 +73,13 @@ async def preloaded_child(
     say(name=observer.name, is_shown=replica_mark() in page.text, status=page.status_code)
 
 
-async def running(sessions: Any, url: str) -> None:
-    pipeline = OwnPipeline(1)
+async def running(url: str) -> None:
+    sessions = async_sessionmaker(create_async_engine(url), expire_on_commit=False)
+    pipeline = OwnPipeline(3)
     manager = PipelineManager(sessions, [pipeline])
     async with Observer(manager, tables=TABLES) as observer, manager:
         # Its entry waits at the time of the fork, or was written just before.
-        await ended(sessions, 1)
+        await ended(sessions, 3)
         # A child that inherits a connection in a transaction holds SQLite's lock of the file for
         # ever, as far as its own copy of SQLite knows.
         await until(lambda: not IN_USE)
@@ -93,12 +92,12 @@ async def running_child(inherited: Observer, url: str) -> None:
     """Have two runs worked on, the second one under an Observer of this process."""
     sessions = async_sessionmaker(create_async_engine(url), expire_on_commit=False)
     assert inherited.history is not None
-    async with PipelineManager(sessions, [OwnPipeline(2)]):
-        await ended(sessions, 2)
+    async with PipelineManager(sessions, [OwnPipeline(4)]):
+        await ended(sessions, 4)
     kept = sum(len(one.queue) for one in inherited.history._writers.values())
-    manager = PipelineManager(sessions, [OwnPipeline(3)])
+    manager = PipelineManager(sessions, [OwnPipeline(5)])
     async with Observer(manager, tables=TABLES), manager:
-        await ended(sessions, 3)
+        await ended(sessions, 5)
     say(kept=kept)
 
 

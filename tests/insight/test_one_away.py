@@ -9,6 +9,7 @@ import socket
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, closing, contextmanager
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from rowlock.testing import TemporaryDatabase
 
 from ..dashboard.shop_window import be_generous, browser, everything
 from ..host import HANG_S_MAX
+from ..lengths import at_length
 from ..shopwindow.test_json_page import check as meets_its_schema
 from .shop import UNTIMED, Base, FleetPipeline, Scene, Volume, VolumePipeline, at, furnish
 from .test_status import replica
@@ -162,8 +164,10 @@ async def assert_alike(insight: Insight, alone: Insight) -> None:
     assert ("orders" in finding.about, finding.level) == (True, Level.BAD)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(
+    ("way", "is_first"),
+    at_length(list(zip(WAYS, cycle([True, False]))), list(product(WAYS, [True, False]))),
+)
 async def test_what_can_be_asked_is_answered(
     database_with_clock: TemporaryDatabase, tmp_path: Path, way: Way, *, is_first: bool
 ) -> None:

@@ -19,6 +19,7 @@ from rowlock.pipelines.fetcher import ClaimBuilder
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 
+from ..lengths import at_length
 from .shop import (
     DEAD_TOKEN,
     NOW,
@@ -31,7 +32,7 @@ from .shop import (
     VolumePipeline,
 )
 
-EXAMPLES: Final = int(os.environ.get("ROWLOCK_EXPLAINED_STATES", "40"))
+EXAMPLES: Final = int(os.environ.get("ROWLOCK_EXPLAINED_STATES", at_length(15, 40)))
 """How many states of rows are drawn; 10,000 and more at night."""
 CLAIMABLE: Final = frozenset(
     {Verdict.NOBODY_RUNS, Verdict.LEFT_BY_DEAD, Verdict.TOUCHED, Verdict.IN_LINE}

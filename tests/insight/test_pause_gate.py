@@ -47,15 +47,6 @@ async def test_what_is_paused_claims_nothing(database: TemporaryDatabase) -> Non
     assert manager.statistics()["VolumePipeline"].counters["claimed"] == 0
 
 
-async def test_another_pipeline_goes_on(database: TemporaryDatabase) -> None:
-    """To pause one would pause all."""
-    await add(database, Run(id=1))
-    await paused(database, "VolumePipeline")
-    async with stepping(database.session_factory, RunPipeline()) as steps:
-        steps.run.context.seams = Seams(gates=(TABLES.pause_gate,))
-        assert len(await steps.fetch_once()) == 1
-
-
 async def test_a_row_that_comes_back_waits_as_well(database_with_clock: TemporaryDatabase) -> None:
     """Rows that were reset before the pause would be taken by it."""
     database = database_with_clock

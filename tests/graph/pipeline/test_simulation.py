@@ -15,11 +15,12 @@ import pytest
 
 from rowlock import Pipeline
 
+from ...lengths import at_length
 from ...simulator.scenario import Scenario, World
 from ...simulator.simulation import simulate
 from .documents import Document, Ingest, Outside
 
-SEEDS = int(os.environ.get("ROWLOCK_GRAPH_SEEDS", "4"))
+SEEDS = int(os.environ.get("ROWLOCK_GRAPH_SEEDS", at_length(2, 4)))
 
 
 class Unreliable(Outside):

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import PipelineManager
-from rowlock.testing import PipelineContract, TemporaryDatabase, stepping, virtual_time
+from rowlock.testing import PipelineContract, TemporaryDatabase, stepping
 
 from .documents import Base, Document, Ingest, Outside, documents, put
 
@@ -46,28 +46,6 @@ async def indexed(database: TemporaryDatabase, *, every_s: float) -> dict[str, D
         await asyncio.sleep(every_s)
 
 
-async def test_all_rows_are_indexed(database: TemporaryDatabase) -> None:
-    """Rows would be lost in the graph, or get the text of another."""
-    await put(database, *URLS)
-    ingest = Ingest(fetch_delays=(0.05,))
-    async with PipelineManager(database.session_factory, [ingest]):
-        found = await indexed(database, every_s=0.02)
-    assert {url: row.text for url, row in found.items()} == {url: f"text of {url}" for url in URLS}
-    assert ingest.outside.stored == {url: [4, 2, len(url)] for url in URLS}
-    assert set(ingest.outside.calls.values()) <= {1, ingest.outside.calls["embed", "shared"]}
-    assert len(ingest.outside.batches) < len(URLS)
-
-
-@virtual_time
-async def test_rows_on_virtual_time(virtual_database: TemporaryDatabase) -> None:
-    """A test on virtual time would never come to rest, or leave tasks behind."""
-    await put(virtual_database, *URLS)
-    ingest = Ingest()
-    async with PipelineManager(virtual_database.session_factory, [ingest]):
-        await indexed(virtual_database, every_s=1)
-    assert sorted(ingest.outside.stored) == sorted(URLS)
-
-
 async def test_step_by_step(database: TemporaryDatabase) -> None:
     """A test could not look at a row between two steps."""
     await put(database, "page", "gone", "broken")
@@ -85,7 +63,9 @@ async def test_step_by_step(database: TemporaryDatabase) -> None:
 
 
 async def test_one_outcome_and_no_more_rows_than_places(database: TemporaryDatabase) -> None:
-    """More rows would be inside than workers, and their leases be kept for nothing."""
+    """Rows would be lost in the graph, or get the text of another; or more of them be inside than
+    workers, and their leases be kept for nothing.
+    """
     await put(database, *URLS)
 
     class Counting(Outside):
@@ -100,7 +80,10 @@ async def test_one_outcome_and_no_more_rows_than_places(database: TemporaryDatab
     outside = Counting()
     ingest: Any = Ingest(outside, workers_num=3, fetch_delays=(0.05,))
     async with PipelineManager(database.session_factory, [ingest]):
-        await indexed(database, every_s=0.02)
+        found = await indexed(database, every_s=0.02)
         counters = ingest.statistics().counters
+    assert {url: row.text for url, row in found.items()} == {url: f"text of {url}" for url in URLS}
+    assert outside.stored == {url: [4, 2, len(url)] for url in URLS}
+    assert set(outside.calls.values()) <= {1, outside.calls["embed", "shared"]}
     assert 1 < outside.most <= 3
     assert (counters["applied"], counters["retried"], counters["stale"]) == (30, 0, 0)

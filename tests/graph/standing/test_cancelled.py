@@ -102,7 +102,7 @@ def test_cancelled_at_each_suspension() -> None:
     """A call would go on for a row that is released, or a neighbour be lost with it."""
     steps = 0
     while run_virtual(partial(scene, steps)):
-        steps += at_length(3, 1)
+        steps += at_length(5, 1)
     assert steps > 50
 
 

@@ -186,36 +186,6 @@ def test_keys_are_forgotten() -> None:
     assert most < 10
 
 
-class Key:
-    """A key of the host's, which must not be asked while ports are moved."""
-
-    def __init__(self, name: str, keyed: list[Keyed]) -> None:
-        self.name = name
-        self.keyed = keyed
-
-    def check(self) -> None:
-        assert self.keyed[0].wiring.graph.changes.asked is None
-
-    def __hash__(self) -> int:
-        self.check()
-        return hash(self.name)
-
-    def __eq__(self, other: object) -> bool:
-        self.check()
-        return isinstance(other, Key) and other.name == self.name
-
-
-def test_keys_are_compared_outside_of_the_mutex() -> None:
-    """A key's own code would run under the mutex, and could wait for what needs it."""
-    holder: list[Keyed] = []
-    values = [(Key(name, holder), number) for number, name in enumerate("abcab" * 9)]
-    keyed = Keyed(values, key=lambda value: value[0])
-    holder.append(keyed)
-    found, run = keyed.run()
-    assert run.run().is_finished
-    assert [value[1] for value in found] == [n for n in range(45) if n % 5 != 3]
-
-
 def test_a_key_that_fails_is_an_error_of_the_value() -> None:
     """A value without a key would be lost."""
     for key in (lambda value: value[7], lambda value: [value]):
