@@ -111,7 +111,7 @@ class NotKept(Kept):
 
     faults = ()
     keeps_leases = ()
-    settle_within = timedelta(seconds=20)
+    settle_within = timedelta(seconds=8)
 
 
 def reports(scenario: type[Scenario], seeds: range) -> list[SimulationReport]:
@@ -137,7 +137,7 @@ def test_other_rows_must_be_free() -> None:
     """A row that is held for ever would pass in every scenario."""
     [report] = reports(NotKept, range(1, 2))
     wrong, *_ = report.wrongs
-    assert "has not settled 20 s after the faults: leased by PartPipeline" in wrong.text
+    assert "has not settled 8 s after the faults: leased by PartPipeline" in wrong.text
 
 
 NOW = datetime(2031, 5, 4, tzinfo=UTC)

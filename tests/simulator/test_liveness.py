@@ -45,14 +45,6 @@ class Quick(TaskPipeline):
     queue_upper_limit_factor = 2
 
 
-class LooksAround(Quick):
-    class Looking(Fetcher[Task]):
-        async def fetch_once(self, limit: int) -> int:
-            return await super().fetch_once(limit)
-
-    fetcher_class = Looking
-
-
 def told(
     story: Story,
     session: Session,
@@ -60,15 +52,11 @@ def told(
     rounds_max: int = 5,
     served: bool = False,
     seconds: float = 0.0,
-    round_trip: timedelta = timedelta(0),
-    kind: type[Quick] = Quick,
 ) -> str:
     """Return what is said of the row, some time after the last change."""
-    pipeline = kind(World(0, None, None), [])  # type: ignore[arg-type]
+    pipeline = Quick(World(0, None, None), [])  # type: ignore[arg-type]
     changes = [*story.changes]
-    patience = Liveness(
-        [pipeline], changes, since=START, rounds_max=rounds_max, round_trip=round_trip
-    )
+    patience = Liveness([pipeline], changes, since=START, rounds_max=rounds_max)
     now = story.now + timedelta(seconds=seconds)
     late = patience.look(session, now, unsettled=[PLACE], hungry=(), served=served)
     return "; ".join(text for _, text in late)
@@ -80,26 +68,6 @@ def test_a_row_that_nothing_happens_to_is_named(story: Story, session: Session) 
     assert told(story, session, seconds=bound_s) == ""
     assert "nothing has happened to it for 30.3" in told(story, session, seconds=bound_s + 0.1)
     assert told(story, session, seconds=bound_s + 0.1, served=True) == ""
-
-
-def test_only_round_trips_make_a_bound_longer(story: Story, session: Session) -> None:
-    """Runs whose database is next door would have the bounds of those that are far away, or
-    these would fail for nothing.
-    """
-    bound_s, round_trip = 1 + 2 * 1.2 * 10 + 1.2 + 3 + 1, timedelta(milliseconds=25)
-    assert told(story, session, seconds=bound_s + 0.1)
-    assert told(story, session, seconds=bound_s + 1, round_trip=round_trip) == ""
-    assert told(story, session, seconds=bound_s + 1.1, round_trip=round_trip)
-
-
-def test_a_fetch_may_take_as_long_as_its_transactions(story: Story, session: Session) -> None:
-    """A pipeline that looks around before it claims would be blamed for what its settings allow,
-    and others be given that time for nothing.
-    """
-    bound_s = 1 + 2 * 1.2 * 10 + 1.2 + 3 + 1
-    assert told(story, session, seconds=bound_s + 0.1)
-    assert told(story, session, seconds=bound_s + 3, kind=LooksAround) == ""
-    assert told(story, session, seconds=bound_s + 3.1, kind=LooksAround)
 
 
 def test_a_row_may_rest_until_it_is_due(story: Story, session: Session) -> None:
@@ -178,6 +146,7 @@ def scenario_of(kind: type[TaskPipeline]) -> type[Scenario]:
 
     class Spoilt(Tasks):
         faults = ()
+        rounds_max = 10
 
         def pipelines(self) -> Sequence[TaskPipeline]:
             return [kind(self.world, self.done)]

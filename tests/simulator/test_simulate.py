@@ -41,7 +41,7 @@ class TestsPipeline(TaskPipeline):
 
 
 class NeverDone(Calm):
-    settle_within = timedelta(seconds=20)
+    settle_within = timedelta(seconds=8)
 
     def pipelines(self) -> Sequence[TaskPipeline]:
         return [TestsPipeline(self.world, self.done)]
@@ -51,7 +51,7 @@ def test_rows_that_do_not_settle_are_named() -> None:
     """A pipeline that goes round in circles would pass."""
     report = first_failure(NeverDone)
     wrong, *_ = report.wrongs
-    assert "has not settled 20 s after the faults: still wants work" in wrong.text
+    assert "has not settled 8 s after the faults: still wants work" in wrong.text
     assert wrong.place is not None
     assert f"what happened to tasks {wrong.place[1]}" in str(report)
     assert "taken by TestsPipeline" in str(report)
@@ -197,7 +197,7 @@ def test_wall_clocks_are_wrong_and_the_database_is_not() -> None:
                 times.append(self.world.utc_now() - self.world.clock.now)
 
     with Simulation(Clocks) as simulation:
-        for seed in range(1, 5):
+        for seed in range(1, 4):
             simulation.run(seed).check()
     assert len(set(times)) > 1
     assert max(map(abs, times)) <= timedelta(hours=1)

@@ -27,11 +27,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import Column, text
+from sqlalchemy import text
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.errors import ConfigurationError, UnsupportedDialectError
 from rowlock.rows.leased_table import LOCK_COLUMNS, LeasedTable
 
 HISTORY_TABLE: Final = "rowlock_history"
@@ -132,14 +131,7 @@ def historian_statements(
         dialect: whose SQL it is, such as ``sqlalchemy.dialects.sqlite.dialect()``.
         models: mapped classes with the lock columns, whose tables are there.
         also: attribute names of the host's own columns to be watched besides, by model.
-
-    Raises:
-        UnsupportedDialectError: it is neither SQLite nor PostgreSQL.
-        ModelError: a model cannot be leased.
-        ConfigurationError: a model has no such attribute.
     """
-    if dialect.name not in _TABLE:
-        raise UnsupportedDialectError(f"no historian for {dialect.name}", dialect_name=dialect.name)
     write = _on_sqlite if dialect.name == "sqlite" else _on_postgresql
     statements = [_TABLE[dialect.name]]
     for model in models:
@@ -162,10 +154,6 @@ async def install_historian(
         models: mapped classes with the lock columns, those of related rows among them; their tables
             are there.
         also: attribute names of the host's own columns to be watched besides, by model.
-
-    Raises:
-        ModelError: a model cannot be leased.
-        ConfigurationError: a model has no such attribute.
     """
     for statement in historian_statements(connection.dialect, models, also=also):
         await connection.exec_driver_sql(statement)
@@ -277,7 +265,7 @@ class _Watched:
             key=preparer.quote(leased.key.name),
             columns={_literal(name): preparer.quote(leased.column(name).name) for name in names},
             also={
-                _literal(name): preparer.quote(_hosts_column(leased, name).name) for name in also
+                _literal(name): preparer.quote(leased.columns_by_name[name].name) for name in also
             },
             # Of a fixed length: PostgreSQL cuts names at 63 bytes, and tables with long names may
             # begin alike.
@@ -290,15 +278,6 @@ class _Watched:
         own = ", ".join(f"{name}, {which}.{column}" for name, column in self.also.items())
         columns = ", ".join(f"{name}, {which}.{column}" for name, column in self.columns.items())
         return f"{function}({columns}, 'values', {function}({own}))"
-
-
-def _hosts_column(leased: LeasedTable, name: str) -> Column[Any]:
-    column = leased.columns_by_name.get(name)
-    if column is None:
-        raise ConfigurationError(
-            f"{leased.name} has no column {name!r} to be watched; name one of its attributes"
-        )
-    return column
 
 
 def _literal(name: str) -> str:

@@ -40,16 +40,6 @@ def test_a_plain_day_breaks_nothing(story: Story) -> None:
     assert story.broken(settled=lambda table, row: table == "disks", **everything) == set()
 
 
-def test_a_service_holds_rows_without_a_main_row(story: Story) -> None:
-    """Rows that a service holds together would be taken for related rows of each other."""
-    token = story.claim(owner=SERVICE)
-    story.take(token, "7", "disks", lock_owner=SERVICE)
-    story.renew()
-    story.free()
-    story.free("7", "disks")
-    assert story.broken(stopped=True) == set()
-
-
 def test_a1_an_outcome_needs_a_lease(story: Story) -> None:
     """Twice applied would go unseen."""
     story.claim()
@@ -104,14 +94,6 @@ def test_a2_a_live_lease_is_not_taken(story: Story) -> None:
     story.wait(LEASE_S - 0.001)
     story.claim()
     assert story.broken() == {"A2"}
-
-
-def test_a2_a_lease_that_has_ended_may_be_taken(story: Story) -> None:
-    """A dead holder's row would be nobody's."""
-    story.claim()
-    story.wait(LEASE_S)
-    story.claim()
-    assert story.broken() == set()
 
 
 @pytest.mark.parametrize(("late_s", "broken"), [(-0.001, set()), (0.0, {"A3"}), (5.0, {"A3"})])
@@ -177,20 +159,6 @@ def test_a5_a_related_row_is_freed_with_its_main_row(story: Story, end: str) -> 
     getattr(story, end)()
     assert story.broken() == {"A5"}
     story.free("7", "disks", together=True)
-    assert story.broken() == set()
-
-
-@pytest.mark.parametrize("end", ["deleted", "swept", "another's"])
-def test_a5_what_nobody_can_free_is_left_to_its_expiry(story: Story, end: str) -> None:
-    """A main row that is gone would be blamed for what the sweep clears."""
-    story.take(story.claim(), "7", "disks")
-    story.wait(LEASE_S)
-    if end == "deleted":
-        story.delete()
-    elif end == "swept":
-        story.free()
-    else:
-        story.claim(owner=SERVICE)
     assert story.broken() == set()
 
 
@@ -290,14 +258,6 @@ def test_a9_a_name_is_not_overwritten(story: Story) -> None:
     assert story.broken() == {"A9"}
 
 
-def test_a9_a_dead_pipelines_row_is_anybodys(story: Story) -> None:
-    """A claim that is right would be called wrong."""
-    story.claim()
-    story.wait(LEASE_S)
-    story.claim(owner="Q")
-    assert story.broken() == set()
-
-
 @pytest.mark.parametrize(
     ("rest_s", "broken"), [(0, {"A9"}), (5.9, {"A9"}), (6, set()), (-1, set())]
 )
@@ -312,14 +272,6 @@ def test_a9_a_reservation_is_kept_for_seconds(
     story.wait(rest_s)
     story.claim(owner="Q")
     assert story.broken() == broken
-
-
-def test_a9_what_was_locked_as_a_related_row_is_anybodys_to_recover(story: Story) -> None:
-    """A row that a dead holder of another model had locked would be nobody's."""
-    story.take(story.claim(), "7", "disks")
-    story.wait(LEASE_S)
-    story.claim("7", "disks", owner="Q")
-    assert story.broken() == set()
 
 
 def test_a9_a_reset_keeps_the_owner_and_nothing_else_does(story: Story) -> None:

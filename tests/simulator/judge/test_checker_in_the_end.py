@@ -29,13 +29,6 @@ def test_b1_everything_is_settled_in_the_end(story: Story) -> None:
     assert story.broken(settled=settled) == {"B1"}
 
 
-def test_b1_parked_and_deleted_rows_are_settled(story: Story) -> None:
-    """What was set aside for a person would be called lost."""
-    story.add("2", parked_at=story.now)
-    story.delete("1")
-    assert story.broken(settled=settled) == set()
-
-
 @pytest.mark.parametrize("end", ["claim", "apply"])
 def test_b2_an_ended_lease_is_seen_to_in_time(story: Story, end: str) -> None:
     """A dead replica's rows would wait, and nobody would notice for how long."""
@@ -94,17 +87,6 @@ def test_b4_a_claim_that_dies_before_it_counts_comes_to_nothing(
     else:
         story.claim(token=with_deaths(uuid4(), before, in_crowd=before.in_crowds > 0), attempts=0)
     assert story.broken() == {"B4"}
-
-
-def test_b4_a_service_may_write_before_the_second_statement_counts(story: Story) -> None:
-    """The judge would call the counting of a death a theft."""
-    story.claim()
-    story.wait(LEASE_S)
-    token = story.claim(attempts=0)
-    story.change(values={"wanted": 8})
-    story.change(lock_token=with_deaths(token, Deaths(counted=1), in_crowd=False), attempts=1)
-    story.apply()
-    assert story.broken() == set()
 
 
 def test_b4_who_failed_too_often_is_parked(story: Story) -> None:

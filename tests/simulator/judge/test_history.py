@@ -10,14 +10,11 @@ import uuid
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
 from sqlalchemy import delete, select, update
-from sqlalchemy.dialects import mysql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from rowlock import LockColumns, PipelineManager, Retry, ScheduleColumns, database_now, events
-from rowlock.errors import ConfigurationError, UnsupportedDialectError
+from rowlock import PipelineManager, Retry, database_now, events
 from rowlock.rows.database_time import database_time_after
 from rowlock.testing import TemporaryDatabase
 
@@ -35,39 +32,6 @@ from .history import (
 )
 
 MODELS = [Volume, Attachment, Run]
-
-
-class Strange(DeclarativeBase):
-    """Mapped classes whose names must be quoted."""
-
-
-class Order(LockColumns, ScheduleColumns, Strange):
-    """A table and columns named by words of SQL, attributes that are not the columns' names, and
-    a text for its key.
-    """
-
-    __tablename__ = "order"
-    name: Mapped[str] = mapped_column("primary", primary_key=True)
-    lock_owner: Mapped[str | None] = mapped_column("from")
-    group: Mapped[str] = mapped_column("group", default="a")
-
-
-class Lengthy(DeclarativeBase):
-    """Mapped classes whose tables have long names."""
-
-
-LONG = "a_rather_long_table_name_of_a_rather_big_company_part"
-"""Nearly as long as PostgreSQL's names may be."""
-
-
-class First(LockColumns, Lengthy):
-    __tablename__ = f"{LONG}_one"
-    id: Mapped[int] = mapped_column(primary_key=True)
-
-
-class Second(LockColumns, Lengthy):
-    __tablename__ = f"{LONG}_two"
-    id: Mapped[int] = mapped_column(primary_key=True)
 
 
 async def prepare(database: TemporaryDatabase) -> None:
@@ -209,40 +173,6 @@ async def test_a_row_that_gets_another_key_is_gone(database: TemporaryDatabase) 
     assert changes == [("1", True, False), ("1", False, True), ("2", True, False)]
 
 
-async def test_names_that_must_be_quoted(database: TemporaryDatabase) -> None:
-    """A host whose tables are named by words of SQL would have no historian."""
-    await database.create_tables(Strange.metadata)
-    async with database.session_factory.begin() as session:
-        session.add(Order(name="it's"))
-    async with database.engine.begin() as connection:
-        await install_historian(connection, [Order], also={Order: ["group"]})
-    async with database.session_factory.begin() as session:
-        await session.execute(update(Order).values(lock_owner="X", group="b"))
-    _, change = await history(database)
-    assert change.after is not None
-    assert (change.table, change.key, change.after.lock_owner, change.after.values) == (
-        "order",
-        "it's",
-        "X",
-        {"group": "b"},
-    )
-
-
-async def test_tables_whose_long_names_begin_alike(database: TemporaryDatabase) -> None:
-    """A host with long names could have no historian, or changes of one table would pass for
-    those of another.
-    """
-    await database.create_tables(Lengthy.metadata)
-    async with database.engine.begin() as connection:
-        await install_historian(connection, [First, Second])
-    async with database.session_factory.begin() as session:
-        session.add_all([First(id=1), Second(id=2)])
-    assert {(change.table, change.key) for change in await history(database)} == {
-        (First.__tablename__, "1"),
-        (Second.__tablename__, "2"),
-    }
-
-
 async def test_changes_of_one_row_are_in_the_order_of_their_commits(
     database: TemporaryDatabase,
 ) -> None:
@@ -287,14 +217,6 @@ async def test_a_plain_sqlite_connection_may_have_a_historian(tmp_path: Path) ->
     assert there.after.due_at is not None
     assert there.after.due_at.utcoffset() == timedelta(0)
     file.close()
-
-
-def test_what_cannot_be_watched_is_refused() -> None:
-    """A watch that sees nothing would be taken for a clean record."""
-    with pytest.raises(UnsupportedDialectError, match="mysql"):
-        historian_statements(mysql.dialect(), [Run])
-    with pytest.raises(ConfigurationError, match="stauts"):
-        historian_statements(sqlite.dialect(), [Run], also={Run: ["stauts"]})
 
 
 async def test_a_day_of_the_library_is_found_clean(database: TemporaryDatabase) -> None:
