@@ -21,6 +21,7 @@ from rowlock.graph import Graph, run_graph
 from rowlock.graph.processes import ADVICE, ProcessLane
 from rowlock.testing import virtual_time
 
+from ..host import HANG_S_MAX
 from .nodes import Apply, Collect, Feed
 from .runs import got
 
@@ -172,7 +173,7 @@ def test_child_that_dies_gets_no_advice() -> None:
 def test_child_is_killed_at_the_end() -> None:
     """A computation would go on after the run has ended."""
     with pytest.raises(GraphTimeLimit) as caught:
-        asyncio.run(run_graph(graph_of(time.sleep, [10]), time_limit=0.2, grace=5.0))
+        asyncio.run(run_graph(graph_of(time.sleep, [1_000]), time_limit=0.2, grace=HANG_S_MAX))
     assert caught.value.abandoned == ()
 
 
