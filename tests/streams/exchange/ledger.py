@@ -13,11 +13,11 @@ from operator import itemgetter
 from random import Random
 from typing import Any
 
-from sqlalchemy import String, func, insert, select, update
+from sqlalchemy import String, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from rowlock import PipelineManager, database_now
+from rowlock import PipelineManager
 from rowlock.streams import (
     EventBatch,
     EventColumns,
@@ -154,12 +154,6 @@ class Ledger:
                 touched |= {row.payer, row.payee}
             found += [(step, key, balances[key]) for key in sorted(touched)]
         return found
-
-    async def make_due(self) -> None:
-        """Have shards that failed be tried again at once."""
-        shards = self.streams.tables.shards
-        async with self.sessions.begin() as session:
-            await session.execute(update(shards).values(due_at=database_now()))
 
     @asynccontextmanager
     async def replicas(self, count: int = 1) -> AsyncIterator[Sequence[PipelineManager]]:

@@ -162,19 +162,14 @@ async def until(check: Callable[[], Awaitable[bool]]) -> None:
         again_s = min(again_s * 1.5, ASKS_AGAIN_S_MAX)
 
 
-async def is_cut(bank: Bank) -> bool:
+async def is_at_end(bank: Bank) -> bool:
+    """Whether all that was added is cut, and all that is cut is done."""
     row = await bank.flow_row()
     async with bank.sessions() as session:
         newest = await session.scalar(select(func.max(bank.payment.position))) or 0
-    return row is not None and row.upto["payments"] >= newest
-
-
-async def is_at_end(bank: Bank) -> bool:
-    """Whether all that was added is cut, and all that is cut is done."""
-    if not await is_cut(bank):
+    if row is None or row.upto["payments"] < newest:
         return False
-    row, rows = await bank.flow_row(), await bank.shards()
-    return {one.step for one in rows} == {row.next_step}
+    return {one.step for one in await bank.shards()} == {row.next_step}
 
 
 async def lose_leases(host: Any, *lows: int) -> None:

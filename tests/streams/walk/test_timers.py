@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from sqlalchemy import select, update
@@ -13,7 +14,7 @@ from rowlock.streams.cut_plan import Checkpoint
 from rowlock.testing import TemporaryDatabase
 
 from ...lengths import at_length
-from .flows import FAST, Bank, Paid, open_bank, until
+from .flows import FAST, Bank, Paid, is_at_end, open_bank, until
 
 pytestmark = pytest.mark.either_database(but=["test_a_key_is_called_when_its_timer_is_due"])
 
@@ -57,14 +58,7 @@ async def test_timers_outlive_their_holder(database: TemporaryDatabase, steps: i
     state = bank.streams.tables.state
     async with PipelineManager(bank.sessions, bank.streams.pipelines()):
         await bank.pay(100)
-
-        async def is_all_cut() -> bool:
-            row = await bank.flow_row()
-            rows = await bank.shards()
-            is_cut = row is not None and row.upto["payments"] >= 100
-            return is_cut and {one.step for one in rows} == {row.next_step}
-
-        await until(is_all_cut)
+        await until(partial(is_at_end, bank))
     # All that was kept is in the database now, and time goes on.
     async with bank.sessions.begin() as session:
         times = await session.scalars(select(state.c.timer_at))

@@ -25,7 +25,7 @@ from .house import Base, Payment
 
 IS_LARGE = at_length(usual=False, long=True)
 """Each statement of each flow, at length; otherwise COMMITs, and of one flow."""
-EVENTS = 9 if IS_LARGE else 3
+EVENTS = 9 if IS_LARGE else 2
 EVERY_SEVEN = Checkpoint(steps=7)
 
 

@@ -39,9 +39,12 @@ class TestSessions(HasTables, StreamContract[Visit]):
     """A flow with timers, dead letters and a second stage could not be tested."""
 
     flow, pause = house.sessions, house.PAUSE
+    if not at_length(usual=False, long=True):
+        # Sixteen shards differ more, and another flow has two of them below.
+        test_comes_to_the_same_in_one_shard = test_comes_to_the_same_in_two_shards = None
 
     def events(self) -> list[Visit]:
-        return house.some_visits()[:36]
+        return house.some_visits()[:12]
 
 
 class Balances(StreamContract[Payment]):
