@@ -239,8 +239,8 @@ def subscribe(listener: Listener, *kinds: type[Event | ValueCounted]) -> Callabl
         ConfigurationError: `listener` cannot be called, would have to be awaited, or is itself a
             class of events; one of `kinds` is no class of events.
     """
-    is_listener = callable(listener) and not (_is_kind(listener) or iscoroutinefunction(listener))
-    if not (is_listener and all(map(_is_kind, kinds))):
+    is_refused = not callable(listener) or _is_kind(listener) or not all(map(_is_kind, kinds))
+    if is_refused or iscoroutinefunction(listener):
         raise ConfigurationError(
             "subscribe takes a function that is called with each event, and not awaited, and"
             f" classes of events behind it, not {(listener, *kinds)!r:.100}:"
