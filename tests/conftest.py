@@ -18,7 +18,7 @@ emptied or dropped afterwards.
 quicker; ``but=["test_a"]`` names tests of a module that are not meant. Where cases are many and
 each database counts, `databases_in_turn` runs each case on one of them, by turns; ``first=1``
 begins with PostgreSQL, so that tests of the same cases meet both. In the folders `ABOVE_DIALECTS`
-a test meets one of them, half of the tests each.
+a test meets one of them, half of the tests each, unless it is marked `both_databases`.
 """
 
 from __future__ import annotations
@@ -117,10 +117,9 @@ def is_second_run(item: pytest.Item) -> bool:
     mark = item.get_closest_marker("either_database")
     if mark and test not in mark.kwargs.get("but", ()):
         return name == "postgresql"
-    return (
-        item.nodeid.startswith(ABOVE_DIALECTS)
-        and name != DATABASES[(case + crc32(test.encode())) % 2]
-    )
+    if not item.nodeid.startswith(ABOVE_DIALECTS) or item.get_closest_marker("both_databases"):
+        return False
+    return name != DATABASES[(case + crc32(test.encode())) % 2]
 
 
 def pytest_collection_finish() -> None:

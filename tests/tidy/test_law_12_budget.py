@@ -31,7 +31,7 @@ LINES = {
     "streams": 13489,
     "telemetry": 1224,
     "testing": 5235,
-    "tests": 121981,
+    "tests": 121980,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 239
