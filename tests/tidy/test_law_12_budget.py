@@ -26,7 +26,7 @@ LINES = {
     "locks": 647,
     "migrations": 688,
     "pipelines": 6656,
-    "rows": 2350,
+    "rows": 2358,
     "services": 601,
     "streams": 13489,
     "telemetry": 1224,

@@ -77,7 +77,11 @@ _UNSTABLE = frozenset(
 def index_condition(
     name: str, ready: ColumnElement[bool], mapper: Mapper[Any]
 ) -> ColumnElement[bool]:
-    """Return the parts of `ready`, joined by AND, that an index of the model's table can hold."""
+    """Return the parts of `ready`, joined by AND, that an index of the model's table can hold.
+
+    Raises:
+        ModelError: none can, or one reads a column that is cleared behind the claim.
+    """
     table = mapper.local_table
     assert isinstance(table, Table)
     # By the columns, since a model may call them otherwise in its table.
@@ -181,7 +185,11 @@ class DueIndex:
     column: DueOrder
 
     def parts(self, table_name: str) -> IndexParts:
-        """Return columns and options, as ``Index`` and ``op.create_index`` take them."""
+        """Return columns and options, as ``Index`` and ``op.create_index`` take them.
+
+        Raises:
+            ModelError: no claim is ordered by the column.
+        """
         place, key = (self.column, KEY) if isinstance(self.column, str) else self.column
         if place not in get_args(DueColumn):
             raise ModelError(
