@@ -281,6 +281,8 @@ class Fetcher(Generic[ModelT]):
         )
         self._start: Position | None = None
         self._reached: Position | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._wakes_at = 0.0
         self._fetches_in_vain = 0
         self._rests_until = self._due_by = monotonic()
         self._sweeps_at = monotonic() + _sweep_period_s(context)
@@ -304,8 +306,20 @@ class Fetcher(Generic[ModelT]):
         """Fetch, as if hinted, once rows that were reset now have come back from their rest of
         `delay`.
         """
-        wakes_after_s = delay.total_seconds() * (1 + JITTER)
-        asyncio.get_running_loop().call_later(wakes_after_s, self.hint)
+        self._wakes_at = monotonic() + delay.total_seconds() * (1 + JITTER)
+        # One for all: many rows that are reset in a row ask for one look at the end, not for each.
+        if self._alarm is None and not self._stopped:
+            self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        delay_s = max(0.0, self._wakes_at - monotonic())
+        self._alarm = asyncio.get_running_loop().call_later(delay_s, self._alarmed)
+
+    def _alarmed(self) -> None:
+        self._alarm = None
+        self.hint()
+        if self._wakes_at > monotonic():
+            self._set_alarm()
 
     def wake_for_room(self) -> None:
         """Look again: a place in the queue was freed."""
@@ -315,6 +329,8 @@ class Fetcher(Generic[ModelT]):
     def stop(self) -> None:
         """Fetch no more. A claim that is under way is finished, and what it got is released."""
         self._stopped = True
+        if self._alarm is not None:
+            self._alarm.cancel()
         self._woken.set()
 
     async def run(self) -> None:

@@ -10,7 +10,6 @@ runs.
 from __future__ import annotations
 
 import asyncio
-import threading
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Generic
@@ -89,7 +88,7 @@ class PipelineRun(Generic[ModelT]):
         self.pool = Pool(context, self.workers, settler=self.settler, supervisor=self._supervisor)
         context.check_ending = self._close_pool_if_ending
         context.background = BackgroundTasks(context.name, check_ending=context.check_ending)
-        self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
+        self._loop = asyncio.get_running_loop()
         self._hint_is_on_its_way = False
         self._index_timer: asyncio.TimerHandle | None = None
         self.state = "running"  # then "stopping", and "stopped"
@@ -122,7 +121,8 @@ class PipelineRun(Generic[ModelT]):
 
     def hint(self) -> None:
         """Have the fetcher look as soon as it has room; may be called from any thread."""
-        if threading.get_ident() == self._thread_id:
+        # Not the thread: after a fork, or under another loop of the thread, it would be the same.
+        if asyncio._get_running_loop() is self._loop:
             self.fetcher.hint()
         elif not self._hint_is_on_its_way:
             # One is enough however many threads hint; a closed loop fetches nothing more.
