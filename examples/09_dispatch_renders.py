@@ -28,7 +28,7 @@ from rendering.server import serving
 CLIENTS = 3
 PICTURES = 8
 POLL_S = 0.05
-WAIT_S_MAX = 150.0
+WAIT_S_MAX = 50.0
 """After so long the example gives up, and ends its servers."""
 View = dict[str, float]
 
