@@ -80,9 +80,9 @@ class RowEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class ClaimEvent(RowEvent):
-    """What became of a claim: of the `attempt`, from 1, that began when the row had been due for
-    `waited_s`, by the database's clock. Both are None if `process` was not called, and `waited_s`
-    also if it is not known.
+    """An event about one claim. `attempt` counts from 1, and `waited_s` is how long the row had
+    been due when the attempt began, in seconds by the clock of the database. Both are None if
+    `process` was not called, and `waited_s` also if it is not known.
     """
 
     attempt: int | None = field(default=None, kw_only=True)

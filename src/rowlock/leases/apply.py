@@ -593,8 +593,8 @@ async def fence(
     connection: AsyncConnection, leased: LeasedTable, rows: Sequence[Fenced], *, waits: bool = False
 ) -> frozenset[Any]:
     """Lock and write those of `rows` that are held under their tokens and unchanged, and return
-    their tokens; joins the caller's transaction, until whose end they stay so. Whatever else that
-    writes for another row must be rolled back.
+    their tokens; joins the caller's transaction, which keeps them locked until its end. What it has
+    written for rows that are not returned must be rolled back.
 
     The transaction writes: on SQLite it has the write lock already, since reading rows locks none
     there. Rows that another transaction has locked are not fenced, unless it `waits` for them.

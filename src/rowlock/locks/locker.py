@@ -11,7 +11,7 @@ or awaited and nothing refers to it.
 
 The one idea: a `LockRequest` gets all its keys or none, once none of them is held or wanted by an
 earlier request. So no request holds some keys while waiting for others, and none overtakes on a key
-that both want. `lock_ctx` is granted nothing while somebody is inside the lock of the set.
+that both want. `lock_ctx` is granted nothing while the lock of the set is held.
 
 Release after the commit, never before: enter `lock_ctx` outside the session's block, or on an
 ``AsyncExitStack`` around both. On SQLite begin a new transaction once the lock is yours, or you
@@ -108,8 +108,8 @@ class Lockset(Set[Hashable]):
 
     @property
     def wanted(self) -> frozenset[Hashable]:
-        """Keys that somebody waits for, held or not. Who takes keys by hand and leaves these
-        alone starves nobody.
+        """Keys with a waiter, held or not. Leave them alone when you add keys by hand, and no
+        waiter starves.
         """
         return frozenset(key for request in self._waiting for key in request.keys)
 

@@ -162,7 +162,7 @@ async def _is_in_transaction(connection: AsyncConnection) -> bool:
 
 @asynccontextmanager
 async def _outside_of_transaction(connection: AsyncConnection) -> AsyncIterator[None]:
-    """Leave, in the block, a transaction that the host's engine began and nobody used."""
+    """Leave, for the block, an unused transaction that the host's engine began."""
     begun_by_host = await _is_in_transaction(connection)
     if begun_by_host:
         # It may have begun as a writing one: then the holder that is waited for could not commit.
