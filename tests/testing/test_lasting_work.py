@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import sys
 from typing import Any
 
 import pytest
 from sqlalchemy import ColumnElement
+from sqlalchemy.exc import OperationalError
 
 from rowlock import Apply, Fetcher, Outcome, PipelineError, PipelineItem, TransactionTimeout
 from rowlock.testing import TemporaryDatabase, run_until_settled, virtual_time
@@ -74,25 +76,32 @@ async def states(database: TemporaryDatabase, *rows: Any) -> list[str]:
         return [(await session.get_one(type(row), row.id)).status for row in rows]
 
 
-class LateOnce(Fetcher[Any]):
-    """Its first claim comes too late, as on a machine that is busy."""
+def locked_file() -> OperationalError:
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    return OperationalError("UPDATE", {}, error)
 
-    late_claims = 1
+
+class FailsFirst(Fetcher[Any]):
+    """Its first claims fail, as on a machine that is starved."""
 
     async def fetch_once(self, limit: int) -> int:
-        self.late_claims -= 1
-        if self.late_claims == 0:
-            raise TransactionTimeout(purpose="claim rows", timeout_s=5)
+        if failures:
+            raise failures.pop()
         return await super().fetch_once(limit)
 
 
+failures: list[Exception] = []
+
+
 class EndsVolumesLate(EndsVolumes):
-    fetcher_class = LateOnce
+    fetcher_class = FailsFirst
 
 
 async def test_a_claim_that_comes_too_late_is_made_again(database: TemporaryDatabase) -> None:
     """A host's test would fail on a machine that is busy."""
     await add(database, Volume(), Volume())
+    failures[:] = [TransactionTimeout(purpose="claim rows", timeout_s=5), locked_file()]
     assert await run_until_settled(database.session_factory, [EndsVolumesLate()]) == 2
 
 

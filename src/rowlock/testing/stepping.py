@@ -18,7 +18,6 @@ from contextlib import (
     AsyncExitStack,
     asynccontextmanager,
     contextmanager,
-    suppress,
 )
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,13 +28,13 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import Pipeline, PipelineHinter, PipelineItem
-from rowlock.errors import ConfigurationError, PipelineError, TransactionTimeout, describe
+from rowlock.errors import ConfigurationError, PipelineError, describe
 from rowlock.execution import execute
 from rowlock.logs import tell_counts
-from rowlock.spi import LockGraph, ModelT, PipelineRun, is_of_the_schema
+from rowlock.spi import LockGraph, ModelT, PipelineRun, is_of_the_schema, is_transient
 
 ROUNDS_MAX = 1000  # most rounds of `run_until_settled`: rows that are always due never settle
-LATE_CLAIMS_MAX = 3  # so many claims in a row may come too late, and are made again
+FAILED_CLAIMS_MAX = 3  # so many claims in a row are made again after an error that passes
 LOOK_AGAIN_S = 0.01  # rest between two looks at work without an end, in seconds
 LOOKS_MAX = 100_000
 QUIET_PASSES = 2  # looks in a row at which such work has nothing left
@@ -229,10 +228,14 @@ async def _begin(run: PipelineRun[Any]) -> int:
 
 async def _fetch(run: PipelineRun[Any], limit: int) -> int:
     with tables_wanted():
-        # A claim comes too late on a machine that is busy: a manager looks again, too.
-        for _ in range(LATE_CLAIMS_MAX):
-            with suppress(TransactionTimeout):
+        # On a starved machine a claim comes too late, or the file of SQLite is locked for too long:
+        # a manager looks again, too.
+        for _ in range(FAILED_CLAIMS_MAX):
+            try:
                 return await run.fetcher.fetch_once(limit)
+            except Exception as error:
+                if not is_transient(error):
+                    raise
         return await run.fetcher.fetch_once(limit)
 
 
