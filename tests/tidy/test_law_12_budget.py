@@ -25,7 +25,7 @@ LINES = {
     "leases": 2761,
     "locks": 647,
     "migrations": 688,
-    "pipelines": 6672,
+    "pipelines": 6628,
     "rows": 2358,
     "services": 601,
     "streams": 13489,

@@ -54,7 +54,7 @@ error for the limit of an attempt.
 class DispatchFetcher(Fetcher[ModelT]):
     async def fetch_once(self, limit: int) -> int:
         """Claim up to `limit` rows, `LEASES_PER_TICK_MAX` at once; the next fetch follows."""
-        pipeline: Any = self.context.hooks
+        pipeline = self.context.pipeline
         placement: Placement = pipeline.placement
         if places := placement.capacity.look(placement.workers()):
 

@@ -292,7 +292,7 @@ class PipelineRehearsal:
     async def _run(self, item: PipelineItem[Any]) -> Any:
         item.stop = self._context.stop
         calls, item.begun_at = self._context.calls, monotonic()
-        attempt = calls.attempt(calls.call(self._context.hooks.process, item))
+        attempt = calls.attempt(calls.call(self._context.pipeline.process, item))
         context = copy_context()
         context.run(_IS_REHEARSAL.set, True)
         task = asyncio.create_task(attempt.run(), name="rowlock: rehearsal", context=context)

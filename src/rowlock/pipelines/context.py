@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from operator import attrgetter
@@ -25,8 +24,8 @@ from rowlock.leases.item import PipelineItem
 from rowlock.leases.related import RelatedLocker
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Attempt, HostCalls
-from rowlock.pipelines.hooks import NO_SEAMS, ExpectedErrors, Seams
-from rowlock.pipelines.lock_graph import Hooks, LockGraph
+from rowlock.pipelines.hooks import NO_SEAMS, ExpectedErrors
+from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.schedules import RowSchedules
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.pipelines.statistics import Counters, Failures, Histograms
@@ -260,19 +259,16 @@ class LeftOut:
         return frozenset(key for key, (until, _) in self._rows.items() if now < until)
 
 
-@dataclass(eq=False)
 class PipelineContext(Generic[ModelT]):
     """Built when a pipeline starts, dropped when it has stopped.
 
     Attributes:
-        name: the pipeline's class name, which is also the owner in its leases.
+        pipeline: the host's `Pipeline`, whose hooks are called.
         lock_graph: the pipelines beside it, and whose rows each of them locks.
-        intent: columns that services own.
         allows_none: whether `process` says by its annotation that it may return None.
-        checks_rows: whether it is a failure to change ``item.row``.
         claims_rows: whether a claim can give whole rows: the host wants no options, and the model
             is plain.
-        check_ending: whether the event loop ends everything; set by the run.
+        check_ending: whether the event loop ends everything; set by the run, as is `background`.
         database_ahead_s: by how much the database's clock, in seconds since the epoch, is ahead of
             the monotonic one, as of the last claim that brought rows.
         in_progress: items that workers have in hand.
@@ -284,40 +280,49 @@ class PipelineContext(Generic[ModelT]):
         background: short tasks that must end before the pipeline has stopped.
     """
 
-    name: str
-    leased: LeasedTable
-    settings: PipelineSettings
-    hooks: Hooks[ModelT]
-    session_factory: async_sessionmaker[AsyncSession]
-    hinter: PipelineHinter
-    queue: ItemQueue[ModelT]
-    locker: RelatedLocker
-    lock_graph: LockGraph
-    expected_errors: ExpectedErrors
-    schedules: RowSchedules | None
-    intent: Sequence[Column[Any]]
-    allows_none: bool
-    checks_rows: bool
-    claims_rows: bool
-    seams: Seams = NO_SEAMS
-    check_ending: Callable[[], bool] = field(init=False)
-    counters: Counters = field(default_factory=Counters)
-    histograms: Histograms = field(init=False)
-    database_ahead_s: float | None = None
-    failures: Failures = field(default_factory=Failures)
-    in_progress: set[PipelineItem[ModelT]] = field(default_factory=set)
-    running: dict[Any, Attempt] = field(default_factory=dict)
-    left_out: LeftOut = field(init=False)
-    trial: asyncio.Lock = field(default_factory=asyncio.Lock)
-    tried: PipelineItem[ModelT] | None = None
-    stop: asyncio.Event = field(default_factory=asyncio.Event)
-    grace_over: bool = False
-    background: BackgroundTasks = field(init=False)
-    calls: HostCalls = field(init=False)
+    check_ending: Callable[[], bool]
+    background: BackgroundTasks
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        pipeline: Any,
+        session_factory: async_sessionmaker[AsyncSession],
+        hinter: PipelineHinter,
+        *,
+        queue: ItemQueue[ModelT],
+        lock_graph: LockGraph,
+        allows_none: bool,
+        claims_rows: bool,
+    ) -> None:
+        self.pipeline, self.name = pipeline, str(pipeline.name)
+        self.leased: LeasedTable = pipeline.leased
+        self.settings: PipelineSettings = pipeline.settings
+        self.intent: Sequence[Column[Any]] = pipeline.intent_columns
+        self.expected_errors: ExpectedErrors = pipeline.expected_errors
+        self.schedules: RowSchedules | None = pipeline.schedules
+        self.session_factory, self.hinter, self.queue = session_factory, hinter, queue
+        self.lock_graph = lock_graph
+        self.locker = RelatedLocker(
+            session_factory,
+            self.leased,
+            owner=self.name,
+            declared=[lock.leased for lock in pipeline.declared_locks],
+            intent_of=lock_graph.intent_of,
+            timeout=self.settings.database_timeout,
+        )
+        self.allows_none, self.claims_rows = allows_none, claims_rows
+        self.checks_rows: bool = pipeline._checks_rows
+        self.seams = NO_SEAMS
+        self.counters, self.failures = Counters(), Failures()
         self.histograms = Histograms(self.name)
+        self.database_ahead_s: float | None = None
+        self.in_progress: set[PipelineItem[ModelT]] = set()
+        self.running: dict[Any, Attempt] = {}
         self.left_out = LeftOut(self.settings)
+        self.trial = asyncio.Lock()
+        self.tried: PipelineItem[ModelT] | None = None
+        self.stop = asyncio.Event()
+        self.grace_over = False
         self.calls = HostCalls(self.name, self.settings)
 
     async def transact(

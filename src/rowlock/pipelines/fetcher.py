@@ -46,7 +46,6 @@ from rowlock.logs import get_logger
 from rowlock.pipelines.context import FRESH_S, FRESH_S_MAX, PipelineContext
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.hooks import ready_condition
-from rowlock.pipelines.lock_graph import Hooks
 from rowlock.pipelines.schedules import Periodic, checked_time
 from rowlock.pipelines.settler import release_items
 from rowlock.pipelines.statistics import LOADER
@@ -93,7 +92,7 @@ UNREADABLE_S = 60.0
 
 
 def claim_parts(
-    pipeline: Hooks[Any],
+    pipeline: Any,
     *,
     ready: ColumnElement[bool],
     locking_pipelines: Sequence[LockingPipeline],
@@ -133,7 +132,7 @@ class ClaimBuilder(Generic[ModelT]):
     def next(self, limit: int, *, after: Position | None = None) -> ClaimRequest:
         """Return the request for up to `limit` rows behind `after`."""
         context, leased = self.context, self.context.leased
-        ready = ready_condition(context.name, leased, context.hooks.ready)
+        ready = ready_condition(context.name, leased, context.pipeline.ready)
         locking_pipelines = context.lock_graph.locking_pipelines_of(leased, but=context.name)
         # `on` and the times are the class's.
         fingerprints: list[object] = [fingerprint_of(ready)]
@@ -162,7 +161,7 @@ class ClaimBuilder(Generic[ModelT]):
     ) -> ClaimRequest:
         context, settings = self.context, self.context.settings
         parts = claim_parts(
-            context.hooks,
+            context.pipeline,
             ready=ready,
             locking_pipelines=locking_pipelines,
             gates=context.seams.conditions(context.leased, context.name),
@@ -220,7 +219,7 @@ class PeriodicRows(Generic[ModelT]):
             for key, row in self._rows.items()
         }
         await ensure_rows(connection, context.leased, rows)
-        ready = ready_condition(context.name, context.leased, context.hooks.ready)
+        ready = ready_condition(context.name, context.leased, context.pipeline.ready)
         return await not_ready(connection, context.leased, list(rows), ready=ready)
 
 

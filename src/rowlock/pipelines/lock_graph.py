@@ -8,18 +8,15 @@ circle are refused, since each may wait for the next.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from sqlalchemy import Column, ColumnElement, ColumnExpressionArgument
-from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock.errors import LockCycleError, ModelError
-from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.hooks import as_condition, ready_condition
-from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.eligibility import LockingPipeline
 from rowlock.rows.leased_table import LeasedTable, relation_between
 
@@ -42,33 +39,6 @@ class Related:
 class DeclaredLock:
     leased: LeasedTable
     on: ColumnElement[bool] | None
-
-
-ModelT_contra = TypeVar("ModelT_contra", contravariant=True)
-
-
-class Hooks(Protocol[ModelT_contra]):
-    """A pipeline, seen from its actors and from the graph."""
-
-    leased: LeasedTable
-    settings: PipelineSettings
-    declared_locks: tuple[DeclaredLock, ...]
-    intent_columns: tuple[Column[Any], ...]
-
-    @property
-    def name(self) -> str: ...
-
-    def ready(self) -> ColumnElement[bool]: ...
-
-    def process(self, item: PipelineItem[ModelT_contra]) -> Any: ...
-
-    def options(self) -> Sequence[LoaderOption]: ...
-
-    def on_stale(
-        self, item: PipelineItem[ModelT_contra], outcome: Any
-    ) -> Awaitable[None] | None: ...
-
-    def on_refused(self, item: PipelineItem[ModelT_contra], error: Exception) -> Any: ...
 
 
 def declared_locks(
@@ -100,8 +70,8 @@ def declared_locks(
 class LockGraph:
     """The pipelines that run beside each other, and whose rows each of them locks."""
 
-    def __init__(self, pipelines: Iterable[Hooks[Any]] = ()) -> None:
-        self.pipelines: list[Hooks[Any]] = list(pipelines)
+    def __init__(self, pipelines: Iterable[Any] = ()) -> None:
+        self.pipelines = list(pipelines)
 
     def locking_pipelines_of(self, leased: LeasedTable, *, but: str) -> tuple[LockingPipeline, ...]:
         """Return which pipelines lock rows of this model as related ones, except `but`; calls

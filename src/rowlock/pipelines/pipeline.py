@@ -18,7 +18,7 @@ from sqlalchemy.orm.interfaces import LoaderOption
 from rowlock.errors import ConfigurationError, ModelError, PipelineError
 from rowlock.hints import PipelineHinter, declare_intent
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.related import RelatedLocker, check_one_database
+from rowlock.leases.related import check_one_database
 from rowlock.pipelines.construction import (
     RESERVED_NAMES,
     check_after_init,
@@ -238,30 +238,13 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
             holds_ahead=settings.queue_upper_limit_factor > 0,
             grows=self._leaves_queue_size and settings.queue_capacity < AHEAD_MAX,
         )
-        beside = lock_graph or LockGraph([self])
-        locker = RelatedLocker(
-            session_factory,
-            self.leased,
-            owner=self.name,
-            declared=[lock.leased for lock in self.declared_locks],
-            intent_of=beside.intent_of,
-            timeout=settings.database_timeout,
-        )
-        context = PipelineContext(
-            self.name,
-            self.leased,
-            settings,
+        context: PipelineContext[ModelT_co] = PipelineContext(
             self,
             session_factory,
             hinter,
-            queue,
-            locker,
-            lock_graph=beside,
-            expected_errors=self.expected_errors,
-            schedules=self.schedules,
-            intent=self.intent_columns,
+            queue=queue,
+            lock_graph=lock_graph or LockGraph([self]),
             allows_none=may_return_none(type(self).process),
-            checks_rows=self._checks_rows,
             claims_rows=self.leased.is_plain
             and getattr(self.options, "__func__", None) is Pipeline.options,
         )

@@ -383,7 +383,7 @@ class Settler(Generic[ModelT]):
     def _refused_outcome(self, item: PipelineItem[ModelT], error: Exception) -> Outcome | None:
         """Return the outcome that `on_refused` gives; None if that cannot be one."""
         try:
-            outcome = copied(self.context.hooks.on_refused(item, error))
+            outcome = copied(self.context.pipeline.on_refused(item, error))
             return checked(self.context, item, outcome, hook="on_refused")
         except HOST_ERRORS:
             text = "%(pipeline)s: on_refused failed for row %(row_id)s"
@@ -404,7 +404,7 @@ class Settler(Generic[ModelT]):
     async def clean_up(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
         """Have the host clean up after a result that was not applied."""
         context, calls = self.context, self.context.calls
-        call = calls.call(context.hooks.on_stale, item, outcome)
+        call = calls.call(context.pipeline.on_stale, item, outcome)
         attempt = calls.attempt(call, timeout_s=CLEANUP_S_MAX)
         context.running[attempt] = attempt
         try:

@@ -20,7 +20,6 @@ from functools import partial
 from typing import Any, Generic
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
-from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock import events
 from rowlock.clock import monotonic
@@ -121,8 +120,8 @@ class Loader(Generic[ModelT]):
         return is_of_the_schema(error) and monotonic() >= self._others_load_until
 
     async def _load_together(self, items: Sequence[PipelineItem[ModelT]]) -> list[ModelT | None]:
-        async def host_options() -> Sequence[LoaderOption]:
-            return self.context.hooks.options()
+        async def host_options() -> Any:
+            return self.context.pipeline.options()
 
         options = await contained(host_options)
 
@@ -286,7 +285,7 @@ class Worker(Generic[ModelT]):
         """Record the start of an attempt, and return what it calls."""
         context = self.context
         surround = context.seams.surround
-        call = context.calls.call(context.hooks.process, item, surround=surround)
+        call = context.calls.call(context.pipeline.process, item, surround=surround)
         item.stop = context.stop
         context.counters.started += 1
         item.begun_at = now

@@ -46,7 +46,7 @@ CLAIMED_AT_ONCE = 256
 
 class ShardFetcher(Fetcher[ModelT]):
     async def fetch_once(self, limit: int) -> int:
-        pipeline: Any = self.context.hooks
+        pipeline = self.context.pipeline
         await pipeline.look_around()
         if pipeline.has_its_share:
             return 0
