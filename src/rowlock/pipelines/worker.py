@@ -400,6 +400,7 @@ class Pool(Generic[ModelT]):
         self.variables = Context()
         self._settler, self._supervisor = settler, supervisor
         self._names = {worker: f"worker {number}" for number, worker in enumerate(workers, start=1)}
+        self._not_started: list[Worker[ModelT]] = []
         self._idle: list[_Place[ModelT]] = []
         self._waking: _Place[ModelT] | None = None
         self._in_hand: dict[_Place[ModelT], PipelineItem[ModelT]] = {}
@@ -407,15 +408,14 @@ class Pool(Generic[ModelT]):
         # The event loop itself keeps no task that waits: one without a reference is collected, and
         # never ends.
         self._left: set[asyncio.Task[None]] = set()
-        context.queue.idle = lambda: len(self._idle)
+        context.queue.idle = lambda: len(self._idle) + len(self._not_started)
         context.queue.on_items = settler.on_room = self.feed
 
     def start(self) -> None:
         """Work from now on, with the context variables of the caller."""
         self.is_open = True
         self.variables = copy_context()
-        for worker in self._names:
-            self._keep(worker)
+        self._not_started = list(reversed(self._names))
 
     def feed(self) -> None:
         """Wake a worker that is free, if there is an item for it and the settler has room.
@@ -423,7 +423,10 @@ class Pool(Generic[ModelT]):
         One is woken at a time: it goes on with what need not wait, and feeds when it waits. Called
         whenever one of these changes: items arrive, a worker is free, the settler has room.
         """
-        if self._waking is None and self._idle and self._has_item():
+        if self._waking is None and self._is_any_free() and self._has_item():
+            # A pipeline may have a thousand workers, and never more than a few rows at once.
+            if not self._idle:
+                self._keep(self._not_started.pop())
             place = self._waking = self._idle.pop()
             place.woken.set()
 
@@ -449,7 +452,8 @@ class Pool(Generic[ModelT]):
     def _keep(self, worker: Worker[ModelT]) -> None:
         place = _Place(self, worker)
         self._idle.append(place)
-        self._supervisor.keep(self._names[worker], partial(self._run, place))
+        run = partial(self._run, place)
+        self.variables.copy().run(self._supervisor.keep, self._names[worker], run)
 
     async def _run(self, place: _Place[ModelT]) -> None:
         place.task = asyncio.current_task()
@@ -516,7 +520,10 @@ class Pool(Generic[ModelT]):
 
     def _note_waited(self) -> None:
         """Note that a worker was not free: with none idle beside it, queued rows have waited."""
-        self._is_held_up = self._is_held_up or not self._idle
+        self._is_held_up = self._is_held_up or not self._is_any_free()
+
+    def _is_any_free(self) -> bool:
+        return bool(self._idle or self._not_started)
 
     def _worked(self, place: _Place[ModelT], ended: Ended | None = None) -> None:
         item = self._in_hand.pop(place)
@@ -531,5 +538,5 @@ class Pool(Generic[ModelT]):
         if not self._in_hand:
             self._all_free.set()
         self.feed()
-        if self._idle and not self.context.queue.holds_ahead:
+        if self._is_any_free() and not self.context.queue.holds_ahead:
             self.context.queue.on_room()
