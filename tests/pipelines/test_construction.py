@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import true
 
 from rowlock import Apply, ConfigurationError, Cron, ModelError, Outcome, Periodic, SettingsError
-from rowlock.pipelines.construction import may_return_none
+from rowlock.pipelines.pipeline import may_return_none
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline
 

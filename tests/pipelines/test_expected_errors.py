@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rowlock import ConfigurationError, ModelError, SettingsError, events
+from rowlock.pipelines.hooks import rule_for
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, VolumePipeline, heard_events
@@ -146,5 +147,5 @@ def test_a_rule_that_cannot_be_is_refused(
 def test_one_class_needs_no_brackets() -> None:
     """``except KeyError`` needs none either."""
     rules = type("One", (VolumePipeline,), {"retry_on": KeyError})().expected_errors
-    assert rules.rule_for(KeyError()) is not None
-    assert rules.rule_for(ValueError()) is None
+    assert rule_for(rules, KeyError()) is not None
+    assert rule_for(rules, ValueError()) is None

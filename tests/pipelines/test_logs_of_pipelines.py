@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rowlock import Apply, PipelineManager, events
-from rowlock.pipelines.decisions import record_failure
+from rowlock.pipelines.planner import record_failure
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events

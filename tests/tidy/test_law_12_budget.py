@@ -25,7 +25,7 @@ LINES = {
     "leases": 2761,
     "locks": 647,
     "migrations": 688,
-    "pipelines": 6628,
+    "pipelines": 6486,
     "rows": 2358,
     "services": 601,
     "streams": 13489,
@@ -34,7 +34,7 @@ LINES = {
     "tests": 121980,
 }
 """Most lines of each part of the package, and of `tests`."""
-FILES_MAX = 239
+FILES_MAX = 237
 """Most modules of the package."""
 BASE_EXCEPTIONS_MAX, BLIND_MAX = 34, 68
 ROOM = 300

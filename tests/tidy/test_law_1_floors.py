@@ -55,7 +55,7 @@ it, as a host does.
 STAGES: dict[str, int] = {
     **dict.fromkeys(("hooks", "lock_graph", "schedules", "attempt"), 0),
     **dict.fromkeys(("heartbeat_thread", "heartbeater"), 1),
-    **dict.fromkeys(("decisions", "planner", "writer", "settler"), 2),
+    **dict.fromkeys(("planner", "writer", "settler"), 2),
     **dict.fromkeys(("worker",), 3),
     **dict.fromkeys(("fetcher",), 4),
 }

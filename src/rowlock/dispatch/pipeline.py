@@ -151,7 +151,7 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
             handler,
             self.settings,
             self.dispatch,
-            retried_errors(self.name, self.expected_errors.rules),
+            retried_errors(self.name, self.expected_errors),
             self.placement,
             StatusUpdates(
                 self.leased,

@@ -45,8 +45,8 @@ from rowlock.insight.insight_dialect import INSIGHT
 from rowlock.insight.shown import iso, shown
 from rowlock.leases.claim import load_rows
 from rowlock.pipelines.attempt import Ended
-from rowlock.pipelines.decisions import decide
 from rowlock.pipelines.outcomes import error_text, hint_targets
+from rowlock.pipelines.planner import decide
 from rowlock.spi import LeasedTable, PipelineContext, bind_of, column_of
 
 # ---------------------------------------------------------------- the answer

@@ -1,8 +1,8 @@
 """One attempt at host code, with every way in which it can end.
 
-The one idea: host code may return, raise, be cancelled by us, cancel itself, or not end. Each
-becomes a value, so that no worker ever dies of its host's code. What ends in its first step, which
-is taken by hand, costs neither a task nor an `Attempt`.
+Host code may return, raise, be cancelled by us, cancel itself, or not end. Each becomes a value, so
+that no worker dies of its host's code. What ends in its first step, which is taken by hand, costs
+neither a task nor an `Attempt`.
 """
 
 from __future__ import annotations

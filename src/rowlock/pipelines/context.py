@@ -18,13 +18,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 from rowlock import events
 from rowlock.clock import JITTER, monotonic
 from rowlock.database.transaction import in_transaction
-from rowlock.errors import InternalError
 from rowlock.hints import PipelineHinter
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related import RelatedLocker
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Attempt, HostCalls
-from rowlock.pipelines.hooks import NO_SEAMS, ExpectedErrors
+from rowlock.pipelines.hooks import NO_SEAMS, ErrorRules
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.schedules import RowSchedules
 from rowlock.pipelines.settings import PipelineSettings
@@ -57,15 +56,11 @@ class ItemQueue(Generic[ModelT]):
     """The bounded queue between fetcher and workers: oldest due first, whenever it was fetched;
     closed at shutdown. Below the low watermark the fetcher fetches.
 
-    Neither polls: `on_items` wakes the pool, `on_room` the fetcher. The fetcher puts no more than
-    there are `places`, so an overflow is an error.
-
-    A claim takes the same few round trips for one row and for hundreds. Where work takes
-    microseconds, a queue of two rows per worker keeps the workers waiting for claims; where work
-    takes seconds, every further row in the queue is one that another replica could have begun. So
-    a queue that `grows` doubles its capacity while the rows of full claims start within
+    A queue that `grows` doubles its capacity while the rows of full claims start within
     `GROWS_BELOW_S`, and is back at its size when one has waited for longer than `SHRINKS_ABOVE_S`,
-    or when a claim brings less than was asked for.
+    or when a claim brings less than was asked for: a claim takes the same few round trips for one
+    row and for hundreds, but where work takes seconds another replica could have begun a row that
+    waits here.
 
     Attributes:
         size: the capacity of a queue that has not grown.
@@ -73,6 +68,7 @@ class ItemQueue(Generic[ModelT]):
         fresh_s: for how long the rows of a claim are fresh, in seconds.
         held_until: when a row was last taken that had waited for a worker, or for the settler.
         starts_soon: whether items start in that time; if not, claims skip the rows.
+        on_room, on_items: wake the fetcher and the pool.
         idle: returns how many workers wait for items.
     """
 
@@ -100,7 +96,7 @@ class ItemQueue(Generic[ModelT]):
 
     @property
     def room(self) -> int:
-        """How many items should be claimed."""
+        # How many items should be claimed.
         if self.holds_ahead:
             return self.places
         return max(0, min(self.places, self.idle() - len(self._items)))
@@ -112,7 +108,6 @@ class ItemQueue(Generic[ModelT]):
 
     @property
     def is_low(self) -> bool:
-        """Whether the fetcher should fetch without being asked."""
         return len(self._items) < self.low_watermark if self.holds_ahead else self.room > 0
 
     def look_ahead(self) -> None:
@@ -143,17 +138,12 @@ class ItemQueue(Generic[ModelT]):
         self.discard(gone)
         self.capacity = max(self.size, len(self._items))
 
-    def put(self, items: Iterable[PipelineItem[ModelT]]) -> None:
-        """Add `items` and call `on_items`; `InternalError`, and none is added, without room."""
-        arriving = tuple(items)
-        # Workers that waited for them may have been cancelled meanwhile: then they wait here.
-        if len(arriving) > self.places:
-            raise InternalError(f"{len(arriving)} items for {self.places} places")
+    def put(self, items: Sequence[PipelineItem[ModelT]]) -> None:
         now = monotonic()
-        for item in arriving:
+        for item in items:
             item.queued_at = now
         # Stable: of equals, the first that came is the first to leave.
-        self._items = sorted([*self._items, *arriving], key=attrgetter("place"))
+        self._items = sorted([*self._items, *items], key=attrgetter("place"))
         self.on_items()
 
     def get(self) -> PipelineItem[ModelT] | None:
@@ -222,10 +212,8 @@ LEFT_OUT_S_MAX = 300.0
 class LeftOut:
     """Rows that this replica cannot read, by key, and for how long its claims leave them to others.
 
-    The error does not show whether a value is damaged or only newer than this code, but another
-    replica does: such a row is released as if it had never been claimed, and stays out of this
-    replica's claims for longer than another one rests between two fetches. If it comes back, no
-    replica has read it. Each of the `kinds` of errors was logged once.
+    It is for longer than another replica rests between two fetches: a row that comes back has been
+    read by none. Each of the `kinds` of errors was logged once.
     """
 
     def __init__(self, settings: PipelineSettings) -> None:
@@ -237,7 +225,7 @@ class LeftOut:
         return key in self._rows
 
     def add(self, key: object, now: float) -> bool:
-        """Leave the row of `key` out from `now` on; False if no more can be remembered."""
+        """Return False if no more can be remembered."""
         if key not in self._rows and len(self._rows) >= LEFT_OUT_MAX:
             return False
         _, last_s = self._rows.get(key, (now, self._first_s / 2))
@@ -249,7 +237,7 @@ class LeftOut:
         self._rows.pop(key, None)
 
     def next_at(self, now: float) -> float:
-        """Return when the next row after `now` is no longer left out; infinity if there is none."""
+        """Return when the next row is no longer left out."""
         return min((until for until, _ in self._rows.values() if until > now), default=math.inf)
 
     def keys(self, now: float) -> frozenset[Any]:
@@ -298,7 +286,7 @@ class PipelineContext(Generic[ModelT]):
         self.leased: LeasedTable = pipeline.leased
         self.settings: PipelineSettings = pipeline.settings
         self.intent: Sequence[Column[Any]] = pipeline.intent_columns
-        self.expected_errors: ExpectedErrors = pipeline.expected_errors
+        self.expected_errors: ErrorRules = pipeline.expected_errors
         self.schedules: RowSchedules | None = pipeline.schedules
         self.session_factory, self.hinter, self.queue = session_factory, hinter, queue
         self.lock_graph = lock_graph
@@ -348,7 +336,7 @@ class PipelineContext(Generic[ModelT]):
         )
 
     def of(self, item: PipelineItem[ModelT], **more: object) -> dict[str, object]:
-        """Return the fields of a log line about the row of `item`."""
+        # The fields of a log line.
         return {"pipeline": self.name, "row_id": item.id, **more}
 
     def emit_for(

@@ -4,16 +4,11 @@ What can end a rest: a hint, a place freed below the low watermark, the end of t
 taken down just before the claim is sent, so one that arrives while a fetch runs, or while the queue
 is full, is not forgotten.
 
-Rows that were claimed ahead and wait are released, so that another replica can begin them: work
-that was short may become long from one row to the next. Those that stand behind the queue's own
-size are released once they have waited for `WAITS_S_MAX`, as if they had never been claimed.
-
 A claim changes nothing that the index looks at, so from the head it walks past all rows that are
-leased. While claims follow one another, the next one starts where the last one ended; older rows
-that became claimable meanwhile (a dead holder's, those of a replica that stopped, a request whose
-hint was lost) are found by looks at the head, which are never further apart than a fetch delay or
-`lock_timeout`. A hint, and a claim that brought less than was asked for, have the next claim look
-at the head.
+leased. While claims follow one another, the next one starts where the last one ended. Older rows
+that became claimable meanwhile (a dead holder's, a request whose hint was lost) are found by looks
+at the head, which are never further apart than a fetch delay or `lock_timeout`. A hint, and a claim
+that brought less than was asked for, have the next claim look at the head.
 """
 
 from __future__ import annotations
@@ -58,9 +53,7 @@ logger = get_logger(__name__)
 
 
 class ClaimCursor:
-    """Remembers where the last claim ended, and until when claims may resume there; else a claim
-    starts at the head.
-    """
+    """Remembers where the last claim ended, and until when claims may resume there."""
 
     def __init__(self, fetch_delays_s: Sequence[float], lock_timeout_s: float) -> None:
         self.position: Position | None = None
@@ -110,11 +103,10 @@ def claim_parts(
 
 
 class ClaimBuilder(Generic[ModelT]):
-    """Builds what the next claim asks for, and from where it starts.
+    """Builds what the next claim asks for.
 
-    `ready` may say something else each time, but hardly ever does. As long as the host's and the
-    other pipelines' conditions say the same, the request stays, and with it the statement that was
-    made for it: to build one takes longer than to execute it.
+    As long as the host's and the other pipelines' conditions say the same, the request stays, and
+    with it the statement that was made for it: to build one takes longer than to execute it.
     """
 
     def __init__(
@@ -126,11 +118,9 @@ class ClaimBuilder(Generic[ModelT]):
         self._with_rows_from = float("-inf")
 
     def do_without_rows(self) -> None:
-        """For `UNREADABLE_S`, claim without rows: one could not be read."""
         self._with_rows_from = monotonic() + UNREADABLE_S
 
     def next(self, limit: int, *, after: Position | None = None) -> ClaimRequest:
-        """Return the request for up to `limit` rows behind `after`."""
         context, leased = self.context, self.context.leased
         ready = ready_condition(context.name, leased, context.pipeline.ready)
         locking_pipelines = context.lock_graph.locking_pipelines_of(leased, but=context.name)
@@ -326,7 +316,7 @@ class Fetcher(Generic[ModelT]):
             self._woken.set()
 
     def stop(self) -> None:
-        """Fetch no more. A claim that is under way is finished, and what it got is released."""
+        """Fetch no more. What a claim that is under way gets is released."""
         self._stopped = True
         if self._alarm is not None:
             self._alarm.cancel()
@@ -359,7 +349,8 @@ class Fetcher(Generic[ModelT]):
                 await rest(self._woken, rest_s)
 
     async def fetch_once(self, limit: int) -> int:
-        """Claim up to `limit` rows, track them, then queue them; return how many there were.
+        """Claim up to `limit` rows, as far as there is room for them, track them, then queue them;
+        return how many there were.
 
         Shielded as a whole: a cancellation between the claim and the queue would leave rows leased
         that nobody works on.
@@ -371,6 +362,9 @@ class Fetcher(Generic[ModelT]):
                 await each.renew_if_slept()
         if self._periodic.looks_at <= monotonic():
             await self._periodic.ensure()
+        limit = min(limit, self.context.queue.places)
+        if limit == 0:
+            return 0
         request = self._claim_builder.next(limit, after=self._start)
         try:
             return await finish(self._claim_and_queue(request), purpose="fetch")
@@ -389,9 +383,8 @@ class Fetcher(Generic[ModelT]):
                 {"pipeline": self.context.name, "seconds": UNREADABLE_S},
                 exc_info=error,
             )
-            return await finish(
-                self._claim_and_queue(replace(request, with_rows=False)), purpose="fetch"
-            )
+            request = replace(request, with_rows=False)
+            return await finish(self._claim_and_queue(request), purpose="fetch")
 
     async def _fetch(self, limit: int) -> None:
         # While no row can be read, two are claimed now and then to see whether that has changed, or
@@ -478,16 +471,14 @@ class Fetcher(Generic[ModelT]):
                 # A failed fetch: otherwise no log line would say that claims always come too late.
                 raise TransactionTimeout(purpose="claim rows", timeout_s=monotonic() - began_at)
         elif items:
-            left = self._queue(items)
+            # Tracked before they are queued: from then on a worker may settle them, and what is
+            # settled must not be tracked again.
+            self._heartbeater.track(items)
+            context.queue.put(items)
+            if context.queue.grows and len(context.queue) > context.queue.size:
+                loop = asyncio.get_running_loop()
+                loop.call_later(WAITS_S_MAX, self._release_waiting, monotonic())
             events.emit(events.RowsClaimed(context.name, len(items), monotonic() - began_at))
-            if left:
-                # A fetcher of the host's claimed more, or the room shrank.
-                await release_items(context, left)
-                logger.warning(
-                    "%(pipeline)s: %(rows)s rows were claimed beyond the room in the queue, and"
-                    " released",
-                    {"pipeline": context.name, "rows": len(left)},
-                )
         return len(items)
 
     def _own_rows(self) -> OwnRows:
@@ -526,20 +517,9 @@ class Fetcher(Generic[ModelT]):
                 )
             )
 
-    def _queue(self, items: Sequence[PipelineItem[ModelT]]) -> Sequence[PipelineItem[ModelT]]:
-        """Track and queue as many of `items` as there is room for, and return the others."""
-        places = self.context.queue.places
-        queued = items[:places]
-        # Tracked before they are queued: from then on a worker may settle them, and what is settled
-        # must not be tracked again.
-        self._heartbeater.track(queued)
-        self.context.queue.put(queued)
-        if self.context.queue.grows and len(self.context.queue) > self.context.queue.size:
-            asyncio.get_running_loop().call_later(WAITS_S_MAX, self._release_waiting, monotonic())
-        return items[places:]
-
     def _release_waiting(self, queued_by: float) -> None:
-        """Release items beyond the queue's own size that were queued at or before `queued_by`."""
+        # Work may become long from one row to the next: what was claimed ahead is released, so that
+        # another replica can begin it.
         queue = self.context.queue
         late = [item for item in queue.waiting()[queue.size :] if item.queued_at <= queued_by]
         if late:

@@ -1,16 +1,10 @@
 """Where leases are renewed: on an event loop of their own, in a thread of its own, over connections
-of their own; from there the host's loop is watched.
-
-Code of the host that blocks its event loop, for a second or for a minute, must not cost the leases
-of everything else that this replica has in hand.
+of their own, so that code that blocks the host's event loop costs no leases. From there the host's
+loop is watched: `LoopMonitor` puts a question that it must answer itself.
 
 It needs the interpreter: an extension that keeps the global lock stops this thread too, and so does
 a process that is frozen. And where the time is not real, in a test that moves it, there is no
 thread: leases are renewed on the loop that has the time.
-
-`LoopMonitor` puts a question that the host's loop must answer itself. As long as it has not, it has
-not turned since, and the monitor knows for how long and, from the stack of the loop's thread, in
-which line of whose code.
 """
 
 from __future__ import annotations
@@ -68,7 +62,7 @@ class LoopMonitor:
             self._loop.call_soon_threadsafe(act)
 
     async def ask(self) -> None:
-        """Ask again and again, until the loop has ended; runs on another loop."""
+        """Runs on another loop, until that of the host has ended."""
         while not self._loop.is_closed():
             stalled_s = self.stalled_s
             self.longest_stall_s = max(self.longest_stall_s, stalled_s)

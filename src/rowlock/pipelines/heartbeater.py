@@ -2,10 +2,9 @@
 the work of those that were lost.
 
 Two loops, since one must not wait for the other. `beat` renews what is near its end, in a thread of
-its own where there is one (``pipelines/heartbeat_thread.py``), so that a host that blocks its loop
-keeps its leases. `watch` never touches the database: on the host's loop it cancels work the moment
-its holder's trust is over, before another holder can take the row, also while the database is
-unreachable.
+its own where there is one. `watch` never touches the database: on the host's loop it cancels work
+the moment its holder's trust is over, before another holder can take the row, also while the
+database is unreachable.
 
 What both sides write is guarded by one lock: which items are tracked, and until when they are
 trusted. All else that `beat` finds, it has done on the host's loop.

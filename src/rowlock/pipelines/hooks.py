@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from sqlalchemy import Column, ColumnElement
@@ -93,35 +94,27 @@ async def surrounded(
 ) -> T:
     """Return the result of `call`, made within what `surround` gives for `item`."""
     fields = {"pipeline": item.lock_owner, "row_id": item.id}
-    entered: list[AbstractContextManager[object]] = []
-    for make in surround:
+
+    def leave(manager: AbstractContextManager[object], *raised: Any) -> None:
         try:
-            manager = make(item)
-            manager.__enter__()
-        except HOST_ERRORS:
-            text = "%(pipeline)s: a context manager around an attempt raised on entry"
-            logger.exception(text, fields)
-        else:
-            entered.append(manager)
+            manager.__exit__(*raised)
+        except HOST_ERRORS as error:
+            # One that is a generator lets the attempt's own error through.
+            if error is not raised[1]:
+                text = "%(pipeline)s: a context manager around an attempt raised on exit"
+                logger.exception(text, fields)
 
-    def leave(error: BaseException | None) -> None:
-        kind, traceback = (None, None) if error is None else (type(error), error.__traceback__)
-        for manager in reversed(entered):
+    with ExitStack() as stack:
+        for make in surround:
             try:
-                manager.__exit__(kind, error, traceback)
-            except HOST_ERRORS as raised:
-                # One that is a generator lets the attempt's own error through.
-                if raised is not error:
-                    text = "%(pipeline)s: a context manager around an attempt raised on exit"
-                    logger.exception(text, fields)
-
-    try:
-        result = await call()
-    except HOST_ERRORS as error:
-        leave(error)
-        raise
-    leave(None)
-    return result
+                manager = make(item)
+                manager.__enter__()
+            except HOST_ERRORS:
+                text = "%(pipeline)s: a context manager around an attempt raised on entry"
+                logger.exception(text, fields)
+            else:
+                stack.push(partial(leave, manager))
+        return await call()
 
 
 Delay: TypeAlias = timedelta | float | Callable[[Any], timedelta | float | None] | None
@@ -151,37 +144,32 @@ class ErrorRule:
             raise wrong from error
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedErrors:
-    """The errors that a pipeline expects, each with its rule."""
+ErrorRules: TypeAlias = dict[type, ErrorRule]
 
-    rules: Mapping[type, ErrorRule]
 
-    @classmethod
-    def of(
-        cls, name: str, leased: LeasedTable, *, retry_on: object, park_on: object
-    ) -> ExpectedErrors:
-        """Read `retry_on` and `park_on` as the host wrote them."""
-        rules: dict[type, ErrorRule] = {}
-        for error in _classes(name, "retry_on", retry_on):
-            delay = retry_on[error] if isinstance(retry_on, Mapping) else None
-            _check_delay(name, leased, error, delay=delay)
-            rules[error] = ErrorRule(parks=False, delay=delay)
-        for error in _classes(name, "park_on", park_on):
-            if error in rules:
-                raise SettingsError(
-                    f"{name}: {error.__name__} stands in retry_on and in park_on; take it out of"
-                    " one of them",
-                    pipeline=name,
-                    settings=("retry_on", "park_on"),
-                )
-            _need_schedule(leased, f"{name}.park_on")
-            rules[error] = ErrorRule(parks=True)
-        return cls(rules)
+def error_rules(name: str, leased: LeasedTable, *, retry_on: object, park_on: object) -> ErrorRules:
+    """Read `retry_on` and `park_on` as the host wrote them."""
+    rules: ErrorRules = {}
+    for error in _classes(name, "retry_on", retry_on):
+        delay = retry_on[error] if isinstance(retry_on, Mapping) else None
+        _check_delay(name, leased, error, delay=delay)
+        rules[error] = ErrorRule(parks=False, delay=delay)
+    for error in _classes(name, "park_on", park_on):
+        if error in rules:
+            raise SettingsError(
+                f"{name}: {error.__name__} stands in retry_on and in park_on; take it out of one of"
+                " them",
+                pipeline=name,
+                settings=("retry_on", "park_on"),
+            )
+        _need_schedule(leased, f"{name}.park_on")
+        rules[error] = ErrorRule(parks=True)
+    return rules
 
-    def rule_for(self, error: BaseException) -> ErrorRule | None:
-        """Return the rule for the nearest class of `error`; None if there is none."""
-        return next((self.rules[cls] for cls in type(error).__mro__ if cls in self.rules), None)
+
+def rule_for(rules: ErrorRules, error: BaseException) -> ErrorRule | None:
+    """Return the rule for the nearest class of `error`; None if there is none."""
+    return next((rules[cls] for cls in type(error).__mro__ if cls in rules), None)
 
 
 def _classes(name: str, setting: str, given: object) -> tuple[type[BaseException], ...]:

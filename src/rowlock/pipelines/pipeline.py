@@ -1,54 +1,237 @@
 """A pipeline: the host's subclass, one per resource type, with its settings and hooks.
 
-Construction checks everything that can be checked without a database.
+Construction checks everything that can be checked without a database: hooks that are missing or of
+a wrong kind, misspelt names, Python's ``and`` between SQL expressions, settings that come too late.
+A name is taken for a misspelt one only where its value could be meant for it, too: a `models` that
+is a dict is the host's own, and a number called `worker_num` is not. A name that was refused
+wrongly could not be used at all.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Sequence
+import re
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any, ClassVar, Generic, Unpack
+from functools import wraps
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    Union,
+    Unpack,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm.interfaces import LoaderOption
 
-from rowlock.errors import ConfigurationError, ModelError, PipelineError
+from rowlock.errors import ConfigurationError, ModelError, PipelineError, SettingsError
 from rowlock.hints import PipelineHinter, declare_intent
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related import check_one_database
-from rowlock.pipelines.construction import (
-    RESERVED_NAMES,
-    check_after_init,
-    check_names,
-    check_process,
-    check_ready,
-    may_return_none,
-    settable,
-)
 from rowlock.pipelines.context import AHEAD_MAX, ItemQueue, PipelineContext
 from rowlock.pipelines.fetcher import Fetcher
 from rowlock.pipelines.heartbeat_thread import HeartbeatThread
 from rowlock.pipelines.heartbeater import Heartbeater
-from rowlock.pipelines.hooks import NO_SEAMS, ExpectedErrors, ParkOn, RetryOn, Seams, intent_columns
+from rowlock.pipelines.hooks import (
+    NO_SEAMS,
+    ParkOn,
+    RetryOn,
+    Seams,
+    error_rules,
+    intent_columns,
+    ready_condition,
+)
 from rowlock.pipelines.lock_graph import LockGraph, Related, declared_locks
 from rowlock.pipelines.outcomes import Outcome, Retry
 from rowlock.pipelines.run import PipelineRun
 from rowlock.pipelines.schedules import Periodic, row_schedules
 from rowlock.pipelines.settings import (
     SETTING_NAMES,
+    PipelineSettings,
     SettingsAttributes,
     SettingsKeywords,
     build_settings,
     check_has_effect,
+    nearest,
 )
 from rowlock.pipelines.statistics import Counters, Histograms, PipelineHealth, PipelineStatistics
 from rowlock.pipelines.worker import Worker
+from rowlock.rows.expressions import noted_booleans
 from rowlock.rows.leased_table import LeasedTable, ModelT_co
 from rowlock.rows.updates import ColumnKey
 from rowlock.schedules import Schedule
+
+_NAMES_NONE = re.compile(r"\bNone(Type)?\b|\bOptional\b")
+_PASSED_ON = frozenset({Annotated, Awaitable, Coroutine, Union, UnionType})
+"""What is looked into: of each, only what a caller gets."""
+
+
+def may_return_none(function: Any) -> bool:
+    """Whether the annotation of `function` allows None, as text if it cannot be resolved."""
+    inner: Callable[..., Any] = inspect.unwrap(getattr(function, "__func__", function))
+    annotations = getattr(inner, "__annotations__", None) or {}
+    if "return" not in annotations:
+        return False
+    try:
+        return _has_none(get_type_hints(inner, include_extras=True)["return"])
+    # Names that are there for type checkers alone, or the host's own classes.
+    except Exception:  # noqa: BLE001
+        return bool(_NAMES_NONE.search(str(annotations["return"])))
+
+
+def _has_none(kind: Any) -> bool:
+    if kind in (Any, NoneType, object):
+        return True
+    origin = get_origin(kind)
+    if origin not in _PASSED_ON:
+        return False
+    parts = get_args(kind)
+    if origin is Annotated:
+        parts = parts[:1]
+    elif origin is Coroutine:
+        parts = parts[2:]
+    return any(map(_has_none, parts))
+
+
+HOOKS = ("on_refused", "on_stale", "process", "ready", "schedule_of")
+DECLARATIONS: Mapping[str, tuple[type, ...]] = {
+    "intent": (list, set, tuple),
+    "locks": (list, set, tuple),
+    "model": (type,),
+    "park_on": (dict, list, tuple, type),
+    "periodic": (list, tuple, Periodic),
+    "retry_on": (dict, list, tuple, type),
+    "schedule": (Schedule,),
+}
+"""What a host sets on its class beside those, each with the types that it can have."""
+READ = (*HOOKS, *SETTING_NAMES, *DECLARATIONS)
+
+
+def _may_be_meant(name: str, value: object) -> bool:
+    if name in DECLARATIONS:
+        return isinstance(value, DECLARATIONS[name])
+    if name in HOOKS:
+        return callable(value) or isinstance(value, classmethod | property | staticmethod)
+    return isinstance(value, float | int | list | NoneType | str | timedelta | tuple)
+
+
+def check_names(name: str, given: Mapping[str, object], *, known: Collection[str]) -> None:
+    """Refuse attributes of a host's that are named nearly as one that is `known`."""
+    for attribute, value in given.items():
+        if attribute.startswith("_") or attribute in known or hasattr(Pipeline, attribute):
+            continue
+        meant = nearest(attribute, known)
+        if meant is None or not _may_be_meant(meant, value):
+            continue
+        text = (
+            f"{name}.{attribute} is nothing that rowlock reads; {meant} is meant, or another name,"
+            " that is less like it"
+        )
+        if meant in SETTING_NAMES:
+            raise SettingsError(text, pipeline=name, settings=(meant,))
+        raise ConfigurationError(text)
+
+
+def settable(pipeline: object) -> dict[str, object]:
+    """What an instance has set of all that is read while it is built."""
+    return {name: vars(pipeline).get(name) for name in (*SETTING_NAMES, *DECLARATIONS)}
+
+
+RESERVED_NAMES: Final = frozenset(
+    {
+        *("build_run", "declared_locks", "drain", "expected_errors", "health", "hint"),
+        *("intent_columns", "leased", "name", "run", "schedules", "settings", "shutdown", "start"),
+        *("state", "statistics"),
+    }
+)
+"""Names that a subclass may not use for something of its own."""
+
+
+def check_process(name: str, process: Callable[..., Any], *, is_base: bool) -> None:
+    """Refuse a `process` that is missing, yields, or takes no item."""
+    if is_base:
+        raise ConfigurationError(f"{name} must say what to do with a row: override process(item)")
+    if not callable(process):
+        raise ConfigurationError(f"{name}.process must be a function, not {process!r:.100}")
+    if inspect.isasyncgenfunction(process) or inspect.isgeneratorfunction(process):
+        raise ConfigurationError(f"{name}.process must return an outcome, not yield")
+    signature = inspect.signature(process)
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise ConfigurationError(
+            f"{name}.process must take one argument, the item: def process(self, item), not"
+            f" {signature}"
+        ) from None
+
+
+def check_ready(name: str, leased: LeasedTable, ready: Callable[[], Any]) -> None:
+    """Refuse a `ready` that gives no SQL expression, or not the one that is written there."""
+    with noted_booleans() as noted:
+        try:
+            ready_condition(name, leased, ready)
+        except AttributeError as error:
+            if isinstance(error.obj, type):
+                raise ModelError(f"{name}.ready() fails: {error}", model=leased.name) from error
+            raise ModelError(
+                f"{name}.ready() cannot be asked yet ({error}): it is called once while"
+                " the pipeline is built, so set what it needs before super().__init__()",
+                model=leased.name,
+            ) from error
+        except (ModelError, TypeError):
+            # What Python made of it is not what the host has written.
+            if not noted:
+                raise
+    if noted:
+        raise ModelError(
+            f"{name}.ready() asks Python whether an SQL expression is true ({noted[0]}):"
+            " write & for `and`, | for `or`, ~ for `not`, each side in brackets, or and_(...)",
+            model=leased.name,
+        )
+
+
+def check_is_built(pipeline: object) -> None:
+    """Refuse a pipeline whose ``__init__`` has not called `Pipeline`'s, or has undone it."""
+    name, own = type(pipeline).__name__, vars(pipeline)
+    if not {"settings", "leased", "declared_locks"} <= own.keys():
+        raise ConfigurationError(f"{name}.__init__ must call super().__init__(**settings)")
+    for kept, kind in (("settings", PipelineSettings), ("leased", LeasedTable)):
+        if not isinstance(own[kept], kind):
+            raise ConfigurationError(
+                f"{name}.__init__ sets self.{kept}, where rowlock keeps its own; give it another"
+                " name"
+            )
+
+
+def check_after_init(cls: type[Any]) -> None:
+    """Have instances of `cls` checked when the host's own ``__init__`` has returned."""
+    init = cls.__init__
+
+    @wraps(init)
+    def checked(self: Any, *args: Any, **kw: Any) -> None:
+        init(self, *args, **kw)
+        if type(self).__init__ is not checked:
+            return
+        check_is_built(self)
+        check_names(self.name, vars(self), known=SETTING_NAMES)
+        as_read = self._as_read
+        late = [name for name, value in settable(self).items() if as_read[name] is not value]
+        if late:
+            raise ConfigurationError(
+                f"{type(self).__name__}.__init__ sets self.{late[0]} after super().__init__(),"
+                " which has read it: set it before, or pass it to super().__init__()"
+            )
+
+    cls.__init__ = checked
 
 
 class Pipeline(SettingsAttributes, Generic[ModelT_co]):
@@ -99,11 +282,11 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
     _looks_at_indexes: ClassVar[bool] = True
 
     def __init__(self, **settings: Unpack[SettingsKeywords]) -> None:
-        check_names(self, Pipeline)
-        values: dict[str, Any] = {name: getattr(self, name) for name in SETTING_NAMES} | dict(
-            settings
-        )
-        self.settings = build_settings(self.name, values)
+        for one in type(self).__mro__:
+            if issubclass(one, Pipeline) and not one.__module__.startswith("rowlock."):
+                check_names(self.name, vars(one), known=READ)
+        values = {name: getattr(self, name) for name in SETTING_NAMES}
+        self.settings = build_settings(self.name, {**values, **settings})
         for name in settings:
             setattr(self, name, getattr(self.settings, name))
         if getattr(self, "model", None) is None:
@@ -119,7 +302,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
         # pipeline.
         intent = inspect.getattr_static(self, "intent")
         self.intent_columns = intent_columns(self.name, self.leased, intent)
-        self.expected_errors = ExpectedErrors.of(
+        self.expected_errors = error_rules(
             self.name, self.leased, retry_on=self.retry_on, park_on=self.park_on
         )
         self.schedules = row_schedules(
@@ -145,7 +328,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
                 " name"
             )
         if "__init__" in vars(cls):
-            check_after_init(cls, Pipeline)
+            check_after_init(cls)
 
     def __repr__(self) -> str:
         return f"<{self.name} over {self.leased.name}, {self.state}>"
@@ -248,12 +431,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
             claims_rows=self.leased.is_plain
             and getattr(self.options, "__func__", None) is Pipeline.options,
         )
-        return PipelineRun(
-            context,
-            fetcher_class=self.fetcher_class,
-            worker_class=self.worker_class,
-            heartbeater_class=self.heartbeater_class,
-        )
+        return PipelineRun(context)
 
     @property
     def _leaves_queue_size(self) -> bool:

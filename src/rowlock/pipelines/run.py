@@ -1,6 +1,4 @@
-"""One run of a pipeline, from its start to its last drained item: builds the actors and ends them
-in order. Soon after the start it logs, once, that no index serves the claims, or that heartbeats
-write one.
+"""One run of a pipeline, from its start to its last drained item.
 
 The order of ending: the fetcher stops, what was queued is released, running work gets its grace and
 then is interrupted, and the heartbeater goes last, since it keeps the leases of all that still
@@ -64,24 +62,17 @@ FETCHER, BEAT, WATCH = "fetcher", "heartbeater", "lease watch"
 
 
 class PipelineRun(Generic[ModelT]):
-    def __init__(
-        self,
-        context: PipelineContext[ModelT],
-        *,
-        fetcher_class: type[Fetcher[ModelT]],
-        worker_class: type[Worker[ModelT]],
-        heartbeater_class: type[Heartbeater[ModelT]],
-    ) -> None:
-        self.context = context
-        self.heartbeater = heartbeater_class(context)
-        self.fetcher = fetcher_class(context, self.heartbeater)
+    def __init__(self, context: PipelineContext[ModelT]) -> None:
+        self.context, pipeline = context, context.pipeline
+        self.heartbeater: Heartbeater[ModelT] = pipeline.heartbeater_class(context)
+        self.fetcher: Fetcher[ModelT] = pipeline.fetcher_class(context, self.heartbeater)
         context.queue.on_room = self.fetcher.wake_for_room
         self.settler = Settler(context, self.heartbeater)
         self.settler.wake_after = self.fetcher.wake_after
         self.heartbeater.before_renewal = self.release_strays
         loader = Loader(context)
-        self.workers = [
-            worker_class(context, self.heartbeater, loader=loader, settler=self.settler)
+        self.workers: list[Worker[ModelT]] = [
+            pipeline.worker_class(context, self.heartbeater, loader=loader, settler=self.settler)
             for _ in range(context.settings.workers_num)
         ]
         self._supervisor = Supervisor(context.name)
@@ -114,7 +105,7 @@ class PipelineRun(Generic[ModelT]):
         )
 
     def _close_pool_if_ending(self) -> bool:
-        """Whether the event loop ends everything; then no row is begun: nothing waits for it."""
+        # At the end of the event loop no row is begun: nothing waits for it.
         if self._supervisor.is_ending:
             self.pool.is_open = False
         return self._supervisor.is_ending
@@ -211,7 +202,6 @@ class PipelineRun(Generic[ModelT]):
             attempt.end(Ended.INTERRUPTED)
 
     async def _work_ends(self, ends_at: float) -> bool:
-        """Wait until `ends_at` at most for the work to end and its last outcomes to be settled."""
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, ends_at - monotonic())):
                 await self.pool.wait_until_idle()
@@ -247,7 +237,6 @@ class PipelineRun(Generic[ModelT]):
         )
 
     def items(self, limit: int) -> list[ItemView]:
-        """Return at most `limit`: what runs or is settled, oldest first, then what is queued."""
         in_progress = tuple(self.context.in_progress)
         running = [self._view(item, "running", item.begun_at) for item in in_progress]
         settling = [
@@ -262,7 +251,7 @@ class PipelineRun(Generic[ModelT]):
         ][:limit]
 
     def _begun(self) -> list[float]:
-        """Return since when each row is processed, on the monotonic clock."""
+        # Since when each row is processed, on the monotonic clock.
         # Copied at once, since another thread may ask.
         return [item.begun_at for item in tuple(self.context.in_progress) if item.begun_at]
 
@@ -275,7 +264,6 @@ class PipelineRun(Generic[ModelT]):
         )
 
     async def return_queued(self) -> int:
-        """Release what is queued, as if it had never been claimed, and return how many rows."""
         items = self.context.queue.waiting()
         self.heartbeater.untrack(items)
         self.context.queue.discard(items)

@@ -15,7 +15,7 @@ one renewal that takes all its time: so one failed renewal loses no lease.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import Annotated, Any, TypedDict
@@ -212,8 +212,10 @@ class SettingsAttributes:
     orphaned_after: Duration | None
 
 
+ALIKE = 0.9
+"""Names this much alike, by difflib's ratio, are taken for one that was misspelt."""
 MEANT_ALIKE = 0.8
-"""A keyword this much like a setting, by the ratio of difflib, may be meant for it."""
+"""A keyword this much like a setting may be meant for it."""
 SETTING_NAMES = tuple(PipelineSettings.model_fields)
 
 for _name, _field in PipelineSettings.model_fields.items():
@@ -250,15 +252,28 @@ def check_has_effect(pipeline: str, settings: PipelineSettings, model: str) -> N
             )
 
 
+def nearest(name: str, known: Iterable[str], *, alike: float = ALIKE) -> str | None:
+    """Return which of the `known` names is meant by `name`; None if it is none of them."""
+    names = sorted(known)
+    words = _words(name)
+    if len(words) > 1 and (same := [one for one in names if _words(one) == words]):
+        return same[0]
+    return next(iter(get_close_matches(name, names, n=1, cutoff=alike)), None)
+
+
+def _words(name: str) -> list[str]:
+    return sorted(word.removesuffix("s") for word in name.lower().split("_") if word)
+
+
 def _as_settings_error(pipeline: str, error: ValidationError) -> SettingsError:
     problems = error.errors()
     names = tuple(dict.fromkeys(str(problem["loc"][0]) for problem in problems))
     unknown = [str(one["loc"][0]) for one in problems if one["type"] == "extra_forbidden"]
     if unknown:
-        meant = get_close_matches(unknown[0], SETTING_NAMES, n=1, cutoff=MEANT_ALIKE)
+        meant = nearest(unknown[0], SETTING_NAMES, alike=MEANT_ALIKE)
         text = (
             f"no setting is named {', '.join(unknown)}"
-            f"{f'; {meant[0]} may be meant' if meant else ''}; there are {', '.join(SETTING_NAMES)}"
+            f"{f'; {meant} may be meant' if meant else ''}; there are {', '.join(SETTING_NAMES)}"
         )
     else:
         text = "; ".join(

@@ -1,10 +1,9 @@
 """Settles decisions after `process` has ended, so that a worker can go on with the next row: has
 the outcome written and records it, or has the row released.
 
-The one idea: no worker waits for a COMMIT. It hands its item over and takes the next; the item
-stays tracked and its lease renewed until the outcome is settled, and what waits is bounded. The
-common case, an outcome that was written with others, takes no task of its own. `_settle` is the one
-switch over decisions.
+No worker waits for a COMMIT: the item stays tracked and its lease renewed until the outcome is
+settled, and what waits is bounded. The common case, an outcome that was written with others, takes
+no task of its own.
 
 Outcomes gather while a transaction is under way. One that brings its own statements or has related
 rows to free, or whose row another transaction has locked, gets a transaction of its own, so that it
@@ -14,7 +13,7 @@ holds up no others. An error that passes is waited out, by each outcome for itse
 from __future__ import annotations
 
 import asyncio
-import math
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, Generic
@@ -22,22 +21,20 @@ from typing import Any, Generic
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import events
-from rowlock.clock import monotonic, sleep
+from rowlock.clock import sleep
 from rowlock.database.batcher import BATCH_MAX, Batcher, Retries
 from rowlock.database.faults import is_transient, may_be_of_the_size
 from rowlock.errors import HOST_ERRORS, LockWaitTimeout, TransactionTimeout
 from rowlock.leases.acquire import LEASES_PER_STATEMENT_MAX, in_pieces
-from rowlock.leases.apply import MADE, Written
+from rowlock.leases.apply import Written
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related import release_unlocked_related
 from rowlock.leases.release import release
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Attempt, Ended, Raised, Result, Returned
 from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.decisions import Decision, checked, decide, raised_by_also, record_failure
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.outcomes import (
-    NOTHING,
     SUCCESSES,
     Apply,
     Delete,
@@ -49,7 +46,14 @@ from rowlock.pipelines.outcomes import (
     error_text,
     hint_targets,
 )
-from rowlock.pipelines.planner import reason_parked
+from rowlock.pipelines.planner import (
+    Decision,
+    checked,
+    decide,
+    raised_by_also,
+    reason_parked,
+    record_failure,
+)
 from rowlock.pipelines.writer import PendingOutcome, Writer, renewed_within_s
 from rowlock.redaction import name_column
 from rowlock.rows.assignments import PLAIN, is_like_no_other
@@ -84,36 +88,30 @@ async def release_items(
     """
     locked: list[PipelineItem[Any]] = []
     waits = waits or len(items) == 1
-    for chunk in in_pieces(items, LEASES_PER_STATEMENT_MAX):
-        locked += await _release_chunk(context, chunk, waits=waits)
+    chunks = deque(in_pieces(items, LEASES_PER_STATEMENT_MAX))
+    while chunks:
+        chunk = chunks.popleft()
+        try:
+            released = await _release(context, chunk, waits=waits)
+        except Exception as error:
+            if len(chunk) > 1 and not is_transient(error):
+                half = len(chunk) // 2
+                chunks.extendleft((chunk[half:], chunk[:half]))
+                continue
+            text = "%(pipeline)s: %(rows)s rows were not released and stay leased until they expire"
+            logger.warning(text, {"pipeline": context.name, "rows": len(chunk)}, exc_info=error)
+            continue
+        context.counters.released += len(released)
+        for item in chunk:
+            item.lose()
+            if item.id in released:
+                context.emit_for(events.ItemReleased, item)
+            elif not waits:
+                locked.append(item)
     if locked:
         context.background.begin(
             release_items(context, locked, waits=True), purpose="release locked rows"
         )
-
-
-async def _release_chunk(
-    context: PipelineContext[Any], items: Sequence[PipelineItem[Any]], *, waits: bool
-) -> list[PipelineItem[Any]]:
-    """Release `items`; return those locked or lost, unless locked ones were waited for."""
-    try:
-        released = await _release(context, items, waits=waits)
-    except Exception as error:
-        if len(items) > 1 and not is_transient(error):
-            halves = items[: len(items) // 2], items[len(items) // 2 :]
-            return [
-                item for half in halves for item in await _release_chunk(context, half, waits=waits)
-            ]
-        text = "%(pipeline)s: %(rows)s rows were not released and stay leased until they expire"
-        logger.warning(text, {"pipeline": context.name, "rows": len(items)}, exc_info=error)
-        return []
-    context.counters.released += len(released)
-    left = [] if waits else [item for item in items if item.id not in released]
-    for item in items:
-        item.lose()
-        if item.id in released:
-            context.emit_for(events.ItemReleased, item)
-    return left
 
 
 async def release_related_of(context: PipelineContext[Any], *items: PipelineItem[Any]) -> None:
@@ -169,8 +167,8 @@ def _hint_related(context: PipelineContext[Any], items: Sequence[PipelineItem[An
 
 
 class Settler(Generic[ModelT]):
-    """Settles decisions of one pipeline; `on_room` is called when it is no longer full, and
-    `wake_after` has the fetcher look for rows again after a while.
+    """`on_room` is called when it is no longer full, and `wake_after` has the fetcher look for rows
+    again after a while.
     """
 
     def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
@@ -180,7 +178,7 @@ class Settler(Generic[ModelT]):
         self._heartbeater = heartbeater
         self._writer = Writer(context)
         self._batcher: Batcher[PendingOutcome[ModelT], Written | None] = Batcher(
-            self._write_together,
+            lambda batch: self._writer.write_together(batch, begun=self._batcher.begun),
             name=f"{context.name} writes outcomes",
             timeout=context.settings.database_timeout,
             answered=self._on_batch_done,
@@ -193,7 +191,6 @@ class Settler(Generic[ModelT]):
         )
         # What refers to the row may be locked, and compared columns need statements of their own.
         self._deletes_alone = bool(context.intent) or is_referenced(context.leased)
-        self._wrote_at = -math.inf
         self._pending: set[PipelineItem[ModelT]] = set()
         self._changed = asyncio.Event()
 
@@ -208,7 +205,6 @@ class Settler(Generic[ModelT]):
         return len(self._pending) >= PENDING_MAX
 
     async def wait_until_idle(self) -> None:
-        """Wait until all that was handed over has been settled."""
         while self._pending:
             self._changed.clear()
             await self._changed.wait()
@@ -291,7 +287,7 @@ class Settler(Generic[ModelT]):
             await self._releases.submit((item, True))
 
     def _abandon(self, item: PipelineItem[ModelT], attempt: Attempt) -> None:
-        """Leave the row of an attempt that still runs to its lease: nobody else may have it."""
+        # Its row is left to its lease: as long as it still runs, nobody else may have it.
         self.context.counters.abandoned += 1
         self.context.calls.abandon(attempt)
         attempt.on_late_result(lambda result: self._clean_up_late(item, result))
@@ -342,7 +338,12 @@ class Settler(Generic[ModelT]):
         if raised is not None:
             instead = [raised]
         else:
-            await self._name_refused(item, outcome, error)
+            try:
+                name_column(error, await self._writer.find_refused(item, outcome, error))
+            # The database is away, or host objects raise: the error says what it says.
+            except Exception as raised_by_search:
+                text = "%(pipeline)s: the column of a refused value was not found"
+                logger.debug(text, self.context.of(item), exc_info=raised_by_search)
             usual = record_failure(self.context, item, error)
             of_host = self._refused_outcome(item, error)
             instead = [usual] if of_host in (None, usual) else [of_host, usual]
@@ -381,7 +382,6 @@ class Settler(Generic[ModelT]):
         return cleans_up
 
     def _refused_outcome(self, item: PipelineItem[ModelT], error: Exception) -> Outcome | None:
-        """Return the outcome that `on_refused` gives; None if that cannot be one."""
         try:
             outcome = copied(self.context.pipeline.on_refused(item, error))
             return checked(self.context, item, outcome, hook="on_refused")
@@ -389,17 +389,6 @@ class Settler(Generic[ModelT]):
             text = "%(pipeline)s: on_refused failed for row %(row_id)s"
             logger.exception(text, self.context.of(item))
             return None
-
-    async def _name_refused(
-        self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception
-    ) -> None:
-        # Have the texts of `error` name the column whose value was refused, if that is found.
-        try:
-            name_column(error, await self._writer.find_refused(item, outcome, error))
-        # The database is away, or host objects raise: the error says what it says.
-        except Exception as raised:
-            text = "%(pipeline)s: the column of a refused value was not found"
-            logger.debug(text, self.context.of(item), exc_info=raised)
 
     async def clean_up(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
         """Have the host clean up after a result that was not applied."""
@@ -434,8 +423,13 @@ class Settler(Generic[ModelT]):
             # A COMMIT without an answer is looked up in the row, even after the lease has ended.
             if not (pending.stamps or item.is_trusted()):
                 return Written.STALE
+            pending.row_is_locked = False
             try:
-                return await self._try(pending, by_itself=by_itself)
+                if not by_itself and self._goes_together(pending):
+                    together = await self._batcher.submit(pending)
+                    if together is not None:
+                        return together
+                return await self._writer.write_alone(pending)
             except Exception as error:
                 retries.failed()
                 aborts += isinstance(error, TransactionTimeout) and error.was_aborted
@@ -448,17 +442,6 @@ class Settler(Generic[ModelT]):
                 logger.warning(text, context.of(item, tries=retries.count), exc_info=error)
             # Each rests for itself: those of a batch that failed for one of them meet in others.
             await retries.rest()
-
-    async def _try(self, pending: PendingOutcome[ModelT], *, by_itself: bool) -> Written:
-        pending.row_is_locked = False
-        if not by_itself and self._goes_together(pending):
-            written = await self._batcher.submit(pending)
-            if written is not None:
-                return written
-        began_at = monotonic()
-        written = await self._writer.write_alone(pending)
-        self._record_write(began_at, [pending], [written])
-        return written
 
     def _goes_together(self, pending: PendingOutcome[ModelT]) -> bool:
         """Whether it is written together with others; a deletion only if it locks nothing else."""
@@ -478,14 +461,6 @@ class Settler(Generic[ModelT]):
             return 1
         values = outcome.values.values() if isinstance(outcome, Apply | Retry) else ()
         return int(not PLAIN.issuperset(map(type, values)) and any(map(is_like_no_other, values)))
-
-    async def _write_together(
-        self, batch: Sequence[PendingOutcome[ModelT]]
-    ) -> list[Written | None]:
-        began_at = monotonic()
-        written = await self._writer.write_together(batch, begun=self._batcher.begun)
-        self._record_write(began_at, batch, written)
-        return written
 
     def _on_batch_done(
         self,
@@ -518,7 +493,9 @@ class Settler(Generic[ModelT]):
     def _gives_up_at(self, failed_at: float) -> float:
         # Other outcomes are being written, so the database is up: this one is tried further.
         wait_s = self.context.settings.lock_timeout.total_seconds()
-        return min(max(failed_at, self._wrote_at) + wait_s, failed_at + LOCK_TIMEOUTS_MAX * wait_s)
+        return min(
+            max(failed_at, self._writer.wrote_at) + wait_s, failed_at + LOCK_TIMEOUTS_MAX * wait_s
+        )
 
     async def _result_of_try(self, pending: PendingOutcome[ModelT], error: Exception) -> Written:
         """Return the result of the try that failed with `error`; raise it if none was written."""
@@ -541,23 +518,7 @@ class Settler(Generic[ModelT]):
             logger.error(text, self.context.of(pending.item), exc_info=error)
         return written
 
-    def _record_write(
-        self,
-        began_at: float,
-        batch: Sequence[PendingOutcome[ModelT]],
-        written: Sequence[Written | None],
-    ) -> None:
-        context, self._wrote_at = self.context, monotonic()
-        seconds = self._wrote_at - began_at
-        made = [pending for pending, one in zip(batch, written, strict=True) if one in MADE]
-        context.histograms.write.add(seconds)
-        context.histograms.write_rows.add(len(made))
-        if events.has_listeners(events.OutcomesWritten):
-            tokens = tuple([pending.item.lock_token for pending in made])
-            events.emit(events.OutcomesWritten(context.name, len(made), seconds, tokens))
-
     def _record(self, item: PipelineItem[ModelT], outcome: Outcome, written: Written) -> None:
-        """Record an outcome that was written, and raise its hints."""
         context, counters, name = self.context, self.context.counters, type(outcome).__name__
         is_heard, error = events.has_listeners(events.ItemApplied), None
         match outcome:
@@ -570,13 +531,13 @@ class Settler(Generic[ModelT]):
                     context.of(item, reason=error),
                 )
                 events.emit(events.ItemParked(context.name, item.id, item.lock_token, error))
-            case Apply():
-                counters.applied += 1
-                if outcome.hint is not NOTHING:
-                    self._hint(outcome)
-            case Delete():
-                counters.deleted += 1
-                self._hint(outcome)
+            case Apply() | Delete():
+                if isinstance(outcome, Apply):
+                    counters.applied += 1
+                else:
+                    counters.deleted += 1
+                for model in hint_targets(outcome.hint):
+                    context.hinter.hint_fetch(model)
             case Retry():
                 counters.retried += 1
                 error = error_text(outcome.error) if is_heard else None
@@ -594,7 +555,6 @@ class Settler(Generic[ModelT]):
             )
 
     def _record_stale(self, item: PipelineItem[ModelT], reason: str) -> None:
-        """Record an attempt that came to nothing, for `reason`."""
         context = self.context
         if reason == Written.CHANGED.value:
             context.counters.changed += 1
@@ -602,10 +562,6 @@ class Settler(Generic[ModelT]):
             context.counters.stale += 1
             context.counters.never_begun += not item.begun_at
         context.emit_for(events.ItemStale, item, reason=reason, process_s=item.process_s)
-
-    def _hint(self, outcome: Apply | Delete) -> None:
-        for model in hint_targets(outcome.hint):
-            self.context.hinter.hint_fetch(model)
 
 
 def _columns_of(outcome: Outcome) -> tuple[str, ...]:

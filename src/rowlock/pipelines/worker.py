@@ -3,10 +3,7 @@
 A worker has a place: one loop that works on row after row, each in context variables of its own.
 The place takes a row's first step by hand. A row that does not wait ends there, without a task or
 a wake-up; when a row waits, the next place is woken. A task for each row would cost more than all
-else that is done here for it. The supervisor replaces a loop out of which something escapes.
-
-Every way in which an attempt can end leads to a decision. No session is open while the host's code
-runs.
+else that is done here for it. Every way in which an attempt can end leads to a decision.
 """
 
 from __future__ import annotations
@@ -32,9 +29,9 @@ from rowlock.leases.renew import tokens_still_held
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Call, Ended, Raised, RestOfCall, Result, contained, first_step
 from rowlock.pipelines.context import FRESH_S_MAX, PipelineContext
-from rowlock.pipelines.decisions import Decision, decide, decide_unread, record_unreadable
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.outcomes import SUCCESSES, Park
+from rowlock.pipelines.planner import Decision, decide, decide_unread, record_unreadable
 from rowlock.pipelines.settler import Settler
 from rowlock.pipelines.statistics import LOADER
 from rowlock.rows.leased_table import ModelT
@@ -55,8 +52,6 @@ HIDDEN: Any = object()
 
 
 class Loader(Generic[ModelT]):
-    """Reads rows for workers under their tokens, many at a time."""
-
     def __init__(self, context: PipelineContext[ModelT]) -> None:
         self.context = context
         self._others_load_until = -math.inf
@@ -116,7 +111,7 @@ class Loader(Generic[ModelT]):
         return False
 
     def concerns_all_rows(self, error: Exception) -> bool:
-        """Whether no row can be read; one kind of rows may have its own table."""
+        # One kind of rows may have its own table.
         return is_of_the_schema(error) and monotonic() >= self._others_load_until
 
     async def _load_together(self, items: Sequence[PipelineItem[ModelT]]) -> list[ModelT | None]:
@@ -221,7 +216,6 @@ class Worker(Generic[ModelT]):
             context.running.pop(item.lock_token, None)
 
     def _is_ready(self, item: PipelineItem[ModelT], now: float) -> bool:
-        """Whether nothing is to be read, or waited for, before an attempt at `item`."""
         return (
             self._loader.check_fresh(item, now)
             and item.unreadable is None
@@ -230,21 +224,46 @@ class Worker(Generic[ModelT]):
         )
 
     async def _prepare(self, item: PipelineItem[ModelT]) -> bool:
-        """Wait for what an attempt needs; settle the item and return False if none can be made."""
+        """Settle the item and return False if no attempt can be made."""
+        decision = await self._prevented(item)
+        if decision is None and self.context.grace_over:
+            # A shutdown has interrupted everything while this row was read: nothing would end
+            # what begins now.
+            decision = Ended.INTERRUPTED
+        elif decision is None and self._heartbeater.has_lost(item, monotonic()):
+            decision = Ended.LEASE_LOST
+        if decision is not None:
+            self._finish(item, decision)
+        return decision is None
+
+    async def _prevented(self, item: PipelineItem[ModelT]) -> Decision | None:
+        """Read the row; return the decision if no attempt can be made at it."""
         context = self.context
         if self._is_to_be_tried(item):
             await context.trial.acquire()
             context.tried, context.queue.held_until = item, monotonic()
-        decision, now = None, monotonic()
-        if not self._is_ready(item, now):
-            decision, now = await self._prevented(item), monotonic()
-        if decision is None and (context.grace_over or self._heartbeater.has_lost(item, now)):
-            # A shutdown has interrupted everything while this row was read: nothing would end
-            # what begins now.
-            decision = Ended.INTERRUPTED if context.grace_over else Ended.LEASE_LOST
-        if decision is not None:
-            self._finish(item, decision)
-        return decision is None
+            if context.stop.is_set():
+                return Ended.INTERRUPTED
+        if self._is_ready(item, monotonic()):
+            return None
+        if item.unreadable is not None:
+            return record_unreadable(context, item, item.unreadable)
+        try:
+            is_fresh = self._loader.check_fresh(item, monotonic())
+            if not (is_fresh or await self._loader.load(item)):
+                return Ended.LEASE_LOST
+        # `options()` is host code, and the row may not be readable.
+        except Exception as error:  # noqa: BLE001
+            # Where no row can be read, it is not this one's failure: it is released, and the
+            # fetcher knows.
+            return (
+                Ended.INTERRUPTED
+                if self._loader.concerns_all_rows(error)
+                else decide_unread(context, item, error)
+            )
+        context.left_out.discard(item.id)
+        reason = self._reason_to_give_up(item)
+        return None if reason is None else Park(reason)
 
     def _end(
         self, item: PipelineItem[ModelT], result: Result, place: _Place[ModelT] | None
@@ -275,14 +294,13 @@ class Worker(Generic[ModelT]):
 
     def _abandon(self, item: PipelineItem[ModelT], place: _Place[ModelT]) -> None:
         self._finish(item, Ended.ABANDONED)
-        place.leave()
+        place.pool.replace(place)
 
     def _is_to_be_tried(self, item: PipelineItem[ModelT]) -> bool:
         # One at a time: another row that is tried may end this process, and must not be blamed.
         return item.prev_lock_expired and deaths_of(item.lock_token).are_trying(self._deaths_max)
 
     def _start(self, item: PipelineItem[ModelT], now: float) -> Call:
-        """Record the start of an attempt, and return what it calls."""
         context = self.context
         surround = context.seams.surround
         call = context.calls.call(context.pipeline.process, item, surround=surround)
@@ -308,30 +326,6 @@ class Worker(Generic[ModelT]):
         if item.prev_lock_expired:
             context.emit_for(events.ItemRecovered, item)
         return call
-
-    async def _prevented(self, item: PipelineItem[ModelT]) -> Decision | None:
-        """Read the row; return the decision if no attempt can be made at it."""
-        context = self.context
-        if context.stop.is_set() and self._is_to_be_tried(item):
-            return Ended.INTERRUPTED
-        if item.unreadable is not None:
-            return record_unreadable(context, item, item.unreadable)
-        try:
-            is_fresh = self._loader.check_fresh(item, monotonic())
-            if not (is_fresh or await self._loader.load(item)):
-                return Ended.LEASE_LOST
-        # `options()` is host code, and the row may not be readable.
-        except Exception as error:  # noqa: BLE001
-            # Where no row can be read, it is not this one's failure: it is released, and the
-            # fetcher knows.
-            return (
-                Ended.INTERRUPTED
-                if self._loader.concerns_all_rows(error)
-                else decide_unread(context, item, error)
-            )
-        context.left_out.discard(item.id)
-        reason = self._reason_to_give_up(item)
-        return None if reason is None else Park(reason)
 
     def _reason_to_give_up(self, item: PipelineItem[ModelT]) -> str | None:
         if item.attempt > self._attempts_max:
@@ -359,21 +353,17 @@ class _Place(Generic[ModelT]):
     """
 
     def __init__(self, pool: Pool[ModelT], worker: Worker[ModelT]) -> None:
-        self.worker, self._pool = worker, pool
+        self.worker, self.pool = worker, pool
         self.woken = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self.is_replaced = False
-        self.variables: Context
-        """Context variables of the row in hand."""
-
-    def leave(self) -> None:
-        self._pool.replace(self)
+        self.variables: Context  # of the row in hand
 
     def begin(self, item: PipelineItem[ModelT]) -> Awaitable[None] | None:
         """Begin with `item`; return what is left of the work, unless it has ended."""
         worker = self.worker
         # A copy, since code that runs in one context cannot enter it again.
-        self.variables = self._pool.variables.copy()
+        self.variables = self.pool.variables.copy()
         if type(worker).work is Worker.work:
             return worker.begin(item, self)
         result = first_step(partial(worker.work, item), self.variables)
@@ -412,7 +402,6 @@ class Pool(Generic[ModelT]):
         context.queue.on_items = settler.on_room = self.feed
 
     def start(self) -> None:
-        """Work from now on, with the context variables of the caller."""
         self.is_open = True
         self.variables = copy_context()
         self._not_started = list(reversed(self._names))
@@ -431,7 +420,6 @@ class Pool(Generic[ModelT]):
             place.woken.set()
 
     def replace(self, place: _Place[ModelT]) -> None:
-        """Have the worker of `place` go on in another one."""
         place.is_replaced = True
         self._in_hand.pop(place, None)
         self._note_waited()
@@ -444,7 +432,6 @@ class Pool(Generic[ModelT]):
         self._on_free()
 
     async def wait_until_idle(self) -> None:
-        """Wait until no worker has an item in hand; called when the queue is closed."""
         while self._in_hand:
             self._all_free.clear()
             await self._all_free.wait()
@@ -480,7 +467,6 @@ class Pool(Generic[ModelT]):
             self._on_free()
 
     async def _work(self, place: _Place[ModelT]) -> None:
-        """Work on queued items as long as there are any, or until the place is left."""
         yields_at = monotonic() + YIELDS_AFTER_S
         while (item := self._next(place)) is not None:
             rest = place.begin(item)

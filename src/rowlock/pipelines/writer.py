@@ -11,6 +11,7 @@ committed. What the database has refused was not committed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -20,10 +21,12 @@ from typing import Any, Generic
 from sqlalchemy import Column
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from rowlock import events
 from rowlock.clock import monotonic
 from rowlock.database.faults import is_after_an_error, is_transient, may_be_of_a_value
 from rowlock.errors import LeaseLost, OutcomeError, TransactionTimeout
 from rowlock.leases.apply import (
+    MADE,
     RowWrite,
     Written,
     apply_locked,
@@ -112,10 +115,11 @@ class PendingOutcome(Generic[ModelT]):
 
 
 class Writer(Generic[ModelT]):
-    """Writes outcomes of one pipeline."""
+    """`wrote_at`: when outcomes were last committed, on the monotonic clock."""
 
     def __init__(self, context: PipelineContext[ModelT]) -> None:
         self.context = context
+        self.wrote_at = -math.inf
 
     async def write_together(
         self, batch: Sequence[PendingOutcome[ModelT]], *, begun: Callable[[], None]
@@ -163,7 +167,10 @@ class Writer(Generic[ModelT]):
                 batch[i].remember(result, stamps[items[i].lock_token])
             return written
 
-        return await self.context.transact(work, purpose="write outcomes")
+        began_at = monotonic()
+        written = await self.context.transact(work, purpose="write outcomes")
+        self._record(began_at, batch, written)
+        return written
 
     async def _write_free(
         self, connection: AsyncConnection, batch: Sequence[PendingOutcome[ModelT]]
@@ -221,14 +228,31 @@ class Writer(Generic[ModelT]):
             pending.remember(written, stamp)
             return written
 
-        time = time_for(pending.item, self.context.settings)
+        time, began_at = time_for(pending.item, self.context.settings), monotonic()
         try:
-            return await self.context.transact(work, purpose="write an outcome", timeout=time)
+            written = await self.context.transact(work, purpose="write an outcome", timeout=time)
         except LeaseLost:
             # Of a related row: what was computed while it was held may no longer be true.
             pending.stamps, pending.if_not_held = {}, Written.RELATED_LOST
-            written = await self.write_alone(PendingOutcome(pending.item, Reset()))
-            return Written.RELATED_LOST if written.is_made else written
+            reset = await self.write_alone(PendingOutcome(pending.item, Reset()))
+            return Written.RELATED_LOST if reset.is_made else reset
+        self._record(began_at, [pending], [written])
+        return written
+
+    def _record(
+        self,
+        began_at: float,
+        batch: Sequence[PendingOutcome[ModelT]],
+        written: Sequence[Written | None],
+    ) -> None:
+        context, self.wrote_at = self.context, monotonic()
+        seconds = self.wrote_at - began_at
+        made = [pending for pending, one in zip(batch, written, strict=True) if one in MADE]
+        context.histograms.write.add(seconds)
+        context.histograms.write_rows.add(len(made))
+        if events.has_listeners(events.OutcomesWritten):
+            tokens = tuple([pending.item.lock_token for pending in made])
+            events.emit(events.OutcomesWritten(context.name, len(made), seconds, tokens))
 
     async def _lock_trusted(
         self,
@@ -269,11 +293,12 @@ class Writer(Generic[ModelT]):
         return None
 
     async def _is_refused(self, column: Column[Any], value: Any, error: Exception) -> bool:
-        async def work(session: AsyncSession, connection: AsyncConnection) -> None:
-            await cast_value(connection, column, value)
-
         try:
-            await self.context.transact(work, purpose="find a refused value", writes=False)
+            await self.context.transact(
+                lambda _session, connection: cast_value(connection, column, value),
+                purpose="find a refused value",
+                writes=False,
+            )
         except Exception as raised:
             if is_transient(raised):
                 raise
@@ -284,11 +309,10 @@ class Writer(Generic[ModelT]):
         """Return how an earlier try without an answer has ended, by a transaction that writes
         nothing; waits for one that still has the row locked.
         """
-
-        async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
-            return await self._earlier_try(connection, pending)
-
-        return await self.context.transact(work, purpose="look up an unanswered COMMIT")
+        return await self.context.transact(
+            lambda _session, connection: self._earlier_try(connection, pending),
+            purpose="look up an unanswered COMMIT",
+        )
 
     async def _earlier_try(
         self, connection: AsyncConnection, pending: PendingOutcome[ModelT]

@@ -15,8 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rowlock import SettingsKeywords
 from rowlock.errors import ConfigurationError, SettingsError
-from rowlock.pipelines.construction import nearest
-from rowlock.pipelines.settings import MEANT_ALIKE
+from rowlock.pipelines.settings import MEANT_ALIKE, nearest
 from rowlock.spi import DURATION_MAX
 from rowlock.streams.computing.hashing import is_storable
 from rowlock.streams.cut_plan import DIRTY_KEYS_MAX, STEP_BYTES_MAX, STEP_ROWS_MAX, STEPS_AHEAD_MAX
