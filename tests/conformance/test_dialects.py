@@ -39,7 +39,7 @@ TIMEOUT = timedelta(seconds=20)
 LOCK_TIMEOUT = timedelta(seconds=30)
 FUNCTIONS = (
     *("claim", "matches_leases", "lease_parameters", "held_parameters", "takes_arrays"),
-    *("unnested", "skip_locked", "is_unchanged", "indexes", "serving"),
+    *("unnested", "skip_locked", "indexes", "serving"),
 )
 each_kind = pytest.mark.parametrize("model", KINDS, ids=lambda model: model.__name__)
 

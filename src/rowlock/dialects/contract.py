@@ -31,7 +31,6 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Mapper
 from sqlalchemy.sql.selectable import FromClause
-from sqlalchemy.types import Float, Numeric
 
 from rowlock.dialects.registry import DialectPart
 
@@ -422,11 +421,6 @@ class LeaseDialect(ABC):
     def takes_arrays(self, slots: Sequence[Slot]) -> bool:
         """Whether `unnested` can give values of these types."""
 
-    def reads_alike(self, slots: Sequence[Slot]) -> bool:
-        """Whether values of these types are the same, in Python, whenever they are read."""
-        may_be_nan = any(isinstance(type_, Float | Numeric) for _, type_ in slots)
-        return not may_be_nan and self.takes_arrays(slots)
-
     @abstractmethod
     def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> FromClause:
         """Return leases and values as rows: key, token, slots. Takes `held_parameters`."""
@@ -455,10 +449,6 @@ class LeaseDialect(ABC):
         self, leased: LeasedTable, condition: ColumnElement[bool], *, limit: int | None = None
     ) -> ColumnElement[bool]:
         """Narrow `condition` for an UPDATE to at most `limit` rows that it need not wait for."""
-
-    @abstractmethod
-    def is_unchanged(self, column: Column[Any], value: object) -> ColumnElement[bool]:
-        """Nulls are equal."""
 
     async def kept_as(
         self, connection: AsyncConnection, column: Column[Any], values: Iterable[datetime]

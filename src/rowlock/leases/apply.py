@@ -30,7 +30,6 @@ from sqlalchemy import (
     case,
     cast,
     delete,
-    exists,
     null,
     select,
     type_coerce,
@@ -63,14 +62,17 @@ from rowlock.rows.database_time import (
     readable_time,
     stamp_after,
 )
-from rowlock.rows.leased_table import NEXT_VERSION, LeasedTable, ModelT, with_zone
-from rowlock.rows.updates import Values, checked_values, column_values, resolve_now_placeholders
+from rowlock.rows.leased_table import NEXT_VERSION, LeasedTable, ModelT
+from rowlock.rows.updates import (
+    Values,
+    checked_values,
+    column_values,
+    comparison_of,
+    resolve_now_placeholders,
+)
 
 AsRead: TypeAlias = tuple[Lease, ColumnValues]
 """A row's lease, and columns with the values that were read of it."""
-
-COMPARED_MAX = 100
-"""Most rows of one statement that compares each by a condition of its own."""
 
 _NUMBER: Slot = ("rowlock_number", Integer())
 
@@ -81,57 +83,40 @@ async def unchanged_of(
     """Return the numbers of those `rows`, which the caller's transaction has locked, that still
     have their tokens and what was read of them; joins it.
     """
-    dialect = LEASES.of(connection)
     groups: dict[tuple[Column[Any], ...], list[int]] = {}
     for number, (_, values) in enumerate(rows):
         groups.setdefault(tuple(values), []).append(number)
     unchanged = set(groups.pop((), ()))
-    for guarded, members in groups.items():
-        if len(members) > 1 and dialect.reads_alike([(each.name, each.type) for each in guarded]):
-            compare, size = _compared_in_python, LEASES_PER_STATEMENT_MAX
-        else:
-            compare, size = _compared_by_conditions, COMPARED_MAX
-        for some in in_pieces(members, size):
-            unchanged |= await compare(connection, leased, {each: rows[each] for each in some})
+    for members in groups.values():
+        for some in in_pieces(members, LEASES_PER_STATEMENT_MAX):
+            unchanged |= await _compared(connection, leased, {each: rows[each] for each in some})
     return frozenset(unchanged)
 
 
-async def _compared_in_python(
+async def _compared(
     connection: AsyncConnection, leased: LeasedTable, rows: Mapping[int, AsRead]
-) -> frozenset[int]:
-    """As `_compared_by_conditions`, for types whose equal values are read alike."""
+) -> set[int]:
+    """As `unchanged_of`, for rows of which the same columns were read."""
     dialect, guarded = LEASES.of(connection), tuple(next(iter(rows.values()))[1])
     statement = leased.prepared(
-        (_compared_in_python, dialect, guarded),
+        (_compared, dialect, guarded),
         lambda: select(leased.key, *guarded).where(dialect.matches_leases(leased)),
     )
     found = await connection.execute(
         statement, dialect.lease_parameters(leased, [lease for lease, _ in rows.values()])
     )
     # Not by their tokens: related rows of one item have the same one.
-    there = {key: list(map(with_zone, values, guarded)) for key, *values in found}
-    return frozenset(
+    there = {key: values for key, *values in found}
+    comparisons = [comparison_of(column, connection.dialect) for column in guarded]
+    return {
         number
         for number, ((key, _), as_read) in rows.items()
-        if there.get(key) == list(as_read.values())
-    )
-
-
-async def _compared_by_conditions(
-    connection: AsyncConnection, leased: LeasedTable, rows: Mapping[int, AsRead]
-) -> frozenset[int]:
-    """Return the numbers of unchanged `rows`, for each of which the database has a condition."""
-    dialect, token_of = LEASES.of(connection), leased.column("lock_token")
-    each = (
-        exists().where(
-            leased.key == key,
-            token_of == token,
-            *(dialect.is_unchanged(column, value) for column, value in values.items()),
+        if key in there
+        and all(
+            is_same(now, before)
+            for is_same, now, before in zip(comparisons, there[key], as_read.values(), strict=True)
         )
-        for (key, token), values in rows.values()
-    )
-    found = (await connection.execute(select(*each))).one()
-    return frozenset(number for number, is_same in zip(rows, found, strict=True) if is_same)
+    }
 
 
 class Written(Enum):
@@ -569,7 +554,7 @@ async def is_unchanged(
 ) -> bool:
     """Whether the row of `item` still has its token and `values`; joins the transaction."""
     as_read = (item.id, item.lock_token), column_values(leased, values)
-    return bool(await _compared_by_conditions(connection, leased, {0: as_read}))
+    return bool(await _compared(connection, leased, {0: as_read}))
 
 
 def show(leased: LeasedTable, row: object, written: ColumnValues) -> None:

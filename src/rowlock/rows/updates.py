@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time
+from decimal import Decimal
 from enum import Enum
 from functools import lru_cache, partial
 from typing import Any, Final, TypeAlias, overload
@@ -40,7 +41,7 @@ from sqlalchemy.types import NullType, TypeEngine
 from rowlock.dialects.contract import ROWS
 from rowlock.errors import OutcomeError
 from rowlock.rows.assignments import PLAIN, is_sql
-from rowlock.rows.leased_table import LeasedTable, innermost, is_ours
+from rowlock.rows.leased_table import LeasedTable, innermost, is_ours, with_zone
 
 NAMES_SHOWN_MAX = 30
 """Most column names that an error lists."""
@@ -216,6 +217,27 @@ def _trial_of(column: Column[Any], dialect: Dialect) -> Trial | None:
         return why
 
     return trial
+
+
+@lru_cache(KEYS_MAX)
+def comparison_of(column: Column[Any], dialect: Dialect) -> Callable[[Any, Any], bool]:
+    """Return what compares two values that were read of `column`, as they would be written: equal
+    objects may be written differently, such as 1 and True within JSON.
+    """
+    way = _without_driver(dialect)
+    bind = column.type.dialect_impl(way).bind_processor(way)
+
+    def is_same(one: Any, other: Any) -> bool:
+        one, other = with_zone(one, column), with_zone(other, column)
+        if bind is not None:
+            one, other = bind(one), bind(other)
+        # A value that is no number is unequal to itself.
+        return one == other or (isinstance(one, _MAY_BE_NAN) and repr(one) == repr(other))
+
+    return is_same
+
+
+_MAY_BE_NAN = (float, Decimal, list)
 
 
 def _without_driver(dialect: Dialect) -> Dialect:

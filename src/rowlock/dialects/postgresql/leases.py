@@ -16,7 +16,6 @@ from typing import Any
 from sqlalchemy import (
     ARRAY,
     CTE,
-    JSON,
     Column,
     ColumnElement,
     Connection,
@@ -53,7 +52,6 @@ from sqlalchemy.types import NullType
 from rowlock.dialects.contract import LeaseDialect
 from rowlock.dialects.postgresql.rows import (
     fits_array,
-    has_equality,
     name_in_database,
     resolved_type,
     unnested,
@@ -463,31 +461,6 @@ class PostgresqlLeases(LeaseDialect):
             .with_for_update(key_share=True, skip_locked=True)
         )
         return leased.key.in_(select(free.cte("free").c.key))
-
-    def is_unchanged(self, column: Column[Any], value: object) -> ColumnElement[bool]:
-        """``json`` has no equality of its own and is compared as ``jsonb``, whose null is read as
-        None like SQL's.
-
-        What SQLAlchemy does not know to have an equality is compared as text: ``xml``, ``point``
-        and others have none, ``box`` compares areas, and a text is no ``tsvector`` to the server.
-        Text is what it was written from, so it tells all values apart.
-        """
-        # A bare value would get the type that SQLAlchemy guesses from it.
-        given = literal(value, column.type)
-        if isinstance(resolved_type(column.type), JSON):
-            # Imported only where it is needed: SQLAlchemy's dialect is large, and a host on SQLite
-            # has no use for it.
-            from sqlalchemy.dialects.postgresql import JSONB  # noqa: PLC0415
-
-            as_jsonb = cast(column, JSONB)
-            if value is None:
-                return or_(column.is_(null()), as_jsonb == cast(literal("null", Text), JSONB))
-            return as_jsonb == cast(given, JSONB)
-        if value is None:
-            return column.is_(null())
-        if has_equality(column.type):
-            return column.is_not_distinct_from(given)
-        return cast(column, Text).is_not_distinct_from(cast(cast(given, column.type), Text))
 
     async def kept_as(
         self, connection: AsyncConnection, column: Column[Any], values: Iterable[datetime]

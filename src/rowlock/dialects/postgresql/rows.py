@@ -28,13 +28,10 @@ from sqlalchemy import (
     Enum,
     Float,
     Integer,
-    Interval,
-    LargeBinary,
     Numeric,
     String,
     Table,
     Text,
-    Time,
     Uuid,
     any_,
     bindparam,
@@ -92,13 +89,6 @@ def unbounded(type_: TypeEngine[Any]) -> TypeEngine[Any]:
     # text.
     there = type_.dialect_impl(_DIALECT)
     return String() if isinstance(there, String) and not isinstance(there, Enum) else type_
-
-
-def has_equality(type_: TypeEngine[Any]) -> bool:
-    there = resolved_type(type_)
-    # SQLAlchemy's class for the server's own intervals is none of `Interval`.
-    is_interval = isinstance(type_, Interval) or there.__visit_name__ == "INTERVAL"
-    return is_interval or isinstance(there, (*_PLAIN, LargeBinary, Time))
 
 
 # ---------------------------------------------------------------- arrays

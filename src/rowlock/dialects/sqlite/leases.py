@@ -23,11 +23,8 @@ from functools import partial
 from typing import Any
 
 from sqlalchemy import (
-    JSON,
-    Column,
     ColumnElement,
     Connection,
-    DateTime,
     Integer,
     Table,
     Text,
@@ -38,7 +35,6 @@ from sqlalchemy import (
     case,
     cast,
     func,
-    literal,
     literal_column,
     null,
     select,
@@ -58,7 +54,6 @@ from rowlock.dialects.contract import LeaseDialect
 from rowlock.dialects.sqlite.rows import (
     as_json,
     is_read_alike,
-    is_same_document,
     resolved_type,
 )
 from rowlock.errors import LockWaitTimeout
@@ -83,7 +78,7 @@ from rowlock.leases.claim_request import (
 from rowlock.leases.table_looks import IndexSeen, Query, plan_of
 from rowlock.locks.locker import LOCKERS
 from rowlock.rows.assignments import Slot
-from rowlock.rows.database_time import UtcDateTime, database_now, same_time
+from rowlock.rows.database_time import UtcDateTime, database_now
 from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_lease
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
@@ -346,8 +341,6 @@ class SqliteLeases(LeaseDialect):
     def takes_arrays(self, slots: Sequence[Slot]) -> bool:
         return all(is_read_alike(one) for _, one in slots)
 
-    reads_alike = takes_arrays
-
     def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> FromClause:
         given = func.json_each(bindparam("rowlock_held", type_=Text)).table_valued("value")
         leases = [("key", leased.key.type), ("token", leased.column("lock_token").type)]
@@ -364,14 +357,6 @@ class SqliteLeases(LeaseDialect):
         if limit is None:
             return condition
         return leased.key.in_(select(leased.key).where(condition).limit(limit))
-
-    def is_unchanged(self, column: Column[Any], value: object) -> ColumnElement[bool]:
-        """Times and JSON are text here, which others may write in another shape."""
-        if isinstance(resolved_type(column.type), JSON):
-            return is_same_document(column, value)
-        given = literal(value, column.type)
-        is_time = isinstance(resolved_type(column.type), DateTime)
-        return same_time(column, given) if is_time else column.is_not_distinct_from(given)
 
     def indexes(self, connection: Connection, table: Table) -> tuple[IndexSeen, ...]:
         """Read the schema; indexes of constraints have no statement there."""

@@ -37,12 +37,8 @@ from sqlalchemy import (
     bindparam,
     cast,
     func,
-    literal,
     make_url,
-    null,
-    or_,
     select,
-    type_coerce,
 )
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.types import TypeEngine
@@ -97,33 +93,6 @@ def _binding(type_: TypeEngine[Any]) -> Callable[[Any], Any] | None:
 
 def resolved_type(type_: TypeEngine[Any]) -> TypeEngine[Any]:
     return innermost(type_, _DIALECT)
-
-
-def is_same_document(column: Column[Any], value: object) -> ColumnElement[bool]:
-    """Whether a JSON column has `value`: as text without its blanks, or by values, since a letter
-    or a number may be written in several ways.
-
-    The paths of `json_tree` keep names as they are written: with letters as they are, or escaped as
-    Python does it.
-    """
-    if value is None:  # JSON's null is read as SQL's
-        return or_(column.is_(null()), type_coerce(column, Text) == "null")
-    given = literal(value, column.type)
-    alike = [func.json(column) == func.json(given), _values_of(column) == _values_of(given)]
-    try:
-        unescaped = json.dumps(value, ensure_ascii=False)
-        unescaped.encode()
-    except (TypeError, ValueError):
-        # The host's own serializer knows how to write it, or it holds half a letter, which is
-        # always escaped.
-        return or_(*alike)
-    return or_(*alike, _values_of(column) == _values_of(literal(unescaped, Text)))
-
-
-def _values_of(document: ColumnElement[Any]) -> ColumnElement[Any]:
-    each = func.json_tree(document).table_valued("fullkey", "type", "atom")
-    listed = func.json_group_array(func.json_array(each.c.fullkey, each.c.type, each.c.atom))
-    return select(listed).scalar_subquery()
 
 
 # ---------------------------------------------------------------- clock and indexes
