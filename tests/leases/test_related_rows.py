@@ -11,7 +11,7 @@ from sqlalchemy import delete
 
 from rowlock import PipelineItem
 from rowlock.errors import LeaseLost
-from rowlock.leases import related as related_rows_module
+from rowlock.leases import renew as renew_module
 from rowlock.leases.apply import RelatedWrite
 from rowlock.leases.related import lock_held_related, release_related, renew_related, write_related
 from rowlock.rows.leased_table import LeasedTable
@@ -63,7 +63,7 @@ async def test_related_rows_are_renewed_in_pieces(
     """One statement would grow with what items hold, past what the database takes; or the last
     piece be left out.
     """
-    monkeypatch.setattr(related_rows_module, "LEASES_PER_STATEMENT_MAX", 2)
+    monkeypatch.setattr(renew_module, "LEASES_PER_STATEMENT_MAX", 2)
     async with at_work(database_with_clock, GatheringPipeline(), attachments=5) as (steps, _):
         item, _ = await gathered(steps)
         database_with_clock.clock.advance(10)

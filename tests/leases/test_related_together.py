@@ -149,7 +149,7 @@ async def test_what_services_own_is_compared_for_many_rows_at_once(
     """An outcome with many related rows would outlast its own transaction, and be tried again
     for ever.
     """
-    monkeypatch.setattr(compare_module, "COMPARED_MAX", PER_STATEMENT)
+    monkeypatch.setattr(compare_module, "LEASES_PER_STATEMENT_MAX", PER_STATEMENT)
     async with held_by_one(database, intent=intent) as item:
         writes = writes_of(Range, lambda key: {"number": key})
         async with database.session_factory.begin() as session:

@@ -8,7 +8,6 @@ whether to come back.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Column, ColumnElement, case, func, select, true, update
@@ -22,9 +21,8 @@ from rowlock.errors import PipelineError, RelatedLockUnavailable
 from rowlock.execution import execute
 from rowlock.leases.claim_request import Lease, check_keys
 from rowlock.rows.assignments import without_onupdate
-from rowlock.rows.database_time import database_instant
 from rowlock.rows.eligibility import is_lockable
-from rowlock.rows.lease_values import leased_values, renewed_values, unlocked_values
+from rowlock.rows.lease_values import leased_values, unlocked_values
 from rowlock.rows.leased_table import LeasedTable
 
 ACQUIRED_ROWS_MAX = 10_000
@@ -37,15 +35,6 @@ LEASES_PER_STATEMENT_MAX = 1000
 T = TypeVar("T")
 Acquired: TypeAlias = dict[Any, str | None]
 """Keys that were acquired, in order; of a row that another pipeline had reserved, with its name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Renewed:
-    """Keys whose leases were renewed, and whether others lag (are locked for now) or are lost."""
-
-    done: frozenset[Any]
-    is_lagging: bool = False
-    is_lost: bool = False
 
 
 def in_pieces(members: Sequence[T], size: int) -> Iterator[Sequence[T]]:
@@ -142,36 +131,6 @@ async def lock_held(
     statement = ours.values(values).returning(leased.key)
     held = frozenset((await execute(session, statement, bind_arguments=bind)).scalars())
     return held, there - held
-
-
-async def renew_keys(
-    connection: AsyncConnection,
-    leased: LeasedTable,
-    keys: Collection[Any],
-    *,
-    token: object,
-    expires_at: object,
-) -> Renewed:
-    """Extend live leases under `token`, waiting for no row; joins the transaction."""
-    is_live = leased.column("lock_expires_at") > database_instant()
-    valid = held_under(leased, keys, token) & is_live
-    now = LEASES.of(connection).skip_locked(leased, valid)
-    values = renewed_values(leased, expires_at=expires_at)
-    statement = update(leased.table).where(now).values(values)
-    renewed = frozenset((await connection.scalars(statement.returning(leased.key))).all())
-    if len(renewed) == len(keys):
-        return Renewed(renewed)
-    held = frozenset((await connection.scalars(select(leased.key).where(valid))).all())
-    there = await existing(connection, leased, keys)
-    return Renewed(renewed, is_lagging=not held <= renewed, is_lost=not there <= held)
-
-
-async def existing(
-    connection: AsyncConnection, leased: LeasedTable, keys: Collection[Any]
-) -> frozenset[Any]:
-    """Return those of `keys` that have a row; joins the caller's transaction."""
-    found = await connection.scalars(select(leased.key).where(leased.key.in_(keys)))
-    return frozenset(found.all())
 
 
 async def release_acquired(

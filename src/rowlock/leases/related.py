@@ -36,19 +36,16 @@ from rowlock.errors import (
 )
 from rowlock.leases.acquire import (
     ACQUIRED_ROWS_MAX,
-    LEASES_PER_STATEMENT_MAX,
     Acquired,
     acquire,
-    existing,
     held_under,
-    in_pieces,
     read_acquired,
     release_acquired,
 )
 from rowlock.leases.apply import RelatedWrite, unchanged_of, with_versions, write_locked
 from rowlock.leases.claim import as_seen, may_be_newer
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.renew import renew_each
+from rowlock.leases.renew import not_renewed
 from rowlock.logs import get_logger
 from rowlock.rows.database_time import UtcDateTime, database_instant
 from rowlock.rows.eligibility import related_owner
@@ -135,17 +132,12 @@ async def renew_related(
         for leased, acquired, token in _may_hold(item):
             leases.setdefault(leased, {}).update({(key, token): item for key in acquired})
     for leased, holders in leases.items():
-        for chunk in in_pieces(list(holders), LEASES_PER_STATEMENT_MAX):
-            renewed = await renew_each(connection, leased, chunk, lock_timeout=lock_timeout)
-            if len(renewed) == len(chunk):
-                continue
-            left = [key for key, _ in chunk if key not in renewed]
-            there = await existing(connection, leased, left)
-            missing |= {
-                item.lock_token
-                for (key, token), item in holders.items()
-                if key in there and item.held is not None and item.held.is_known(leased, key)
-            }
+        left = await not_renewed(connection, leased, list(holders), lock_timeout=lock_timeout)
+        missing |= {
+            item.lock_token
+            for (key, token), item in holders.items()
+            if key in left and item.held is not None and item.held.is_known(leased, key)
+        }
     return frozenset(missing)
 
 

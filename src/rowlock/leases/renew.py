@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from rowlock.dialects.contract import LEASES, LeaseDialect
+from rowlock.leases.acquire import LEASES_PER_STATEMENT_MAX, in_pieces
 from rowlock.leases.claim_request import Lease
 from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.rows.database_time import UtcDateTime, database_instant, database_time_after
@@ -45,18 +46,26 @@ async def renew(
     return {row[0]: row[1] for row in await connection.execute(statement, given)}
 
 
-async def renew_each(
+async def not_renewed(
     connection: AsyncConnection,
     leased: LeasedTable,
     leases: Sequence[Lease],
     *,
     lock_timeout: timedelta,
 ) -> frozenset[Any]:
-    """As `renew`, for related rows; returns the keys of those that were extended."""
-    dialect = LEASES.of(connection)
+    """Extend any number of leases, as `renew` does; return the keys of the others, unless their
+    rows were deleted.
+    """
+    dialect, left = LEASES.of(connection), list[Any]()
     statement = _renewal(dialect, leased, lock_timeout=lock_timeout).returning(leased.key)
-    given = dialect.lease_parameters(leased, leases)
-    return frozenset((await connection.scalars(statement, given)).all())
+    for some in in_pieces(leases, LEASES_PER_STATEMENT_MAX):
+        given = dialect.lease_parameters(leased, some)
+        renewed = frozenset((await connection.scalars(statement, given)).all())
+        left += [key for key, _ in some if key not in renewed]
+    if not left:
+        return frozenset()
+    there = await connection.scalars(select(leased.key).where(leased.key.in_(left)))
+    return frozenset(there.all())
 
 
 def _renewal(dialect: LeaseDialect, leased: LeasedTable, *, lock_timeout: timedelta) -> Update:

@@ -104,18 +104,14 @@ def split(values: Mapping[Column[Any], Any]) -> tuple[Shape, list[Any]]:
             rule = UnlessSet(None, value.other)
             parameters.append(value.value)
         elif type(value) not in PLAIN and is_sql(value):
-            rule, own = _read(value)
+            # A column of the row is the same expression for all.
+            found = None if isinstance(value, Column) else formula_of(value)
+            rule, own = found or (value, [])
             parameters += own
         else:
             parameters.append(value)
         shape.append((column, rule))
     return tuple(shape), parameters
-
-
-def _read(expression: Any) -> tuple[object, list[Any]]:
-    if isinstance(expression, Column):
-        return expression, []
-    return formula_of(expression) or (expression, [])
 
 
 PLAIN = frozenset({bool, bytes, datetime, dict, float, int, list, NoneType, str, UUID})
@@ -216,8 +212,7 @@ def is_sql(value: object) -> bool:
 
 
 def without_onupdate(leased: LeasedTable, values: Mapping[Column[Any], Any]) -> ColumnValues:
-    """Return `values` with every other column that would change by itself kept as it is: to lease a
-    row is no change of its content, and SQLAlchemy would stamp an ``updated_at`` on each heartbeat.
+    """Return `values` and, as they are, all columns that would change by themselves: SQLAlchemy
+    would stamp an ``updated_at`` on each heartbeat, which is no change of the row's content.
     """
-    kept = {column: column for column in leased.columns_with_onupdate if column not in values}
-    return {**kept, **values}
+    return {**{column: column for column in leased.columns_with_onupdate}, **values}

@@ -3,9 +3,8 @@
 `LockColumns` is required, `ScheduleColumns` optional. Hosts may as well spell the same columns
 themselves: what counts is what ``rows/leased_table.py`` finds on the mapped class.
 
-None of them is indexed by the mixin, and no index should contain a ``lock_*`` column: an update
-that touches an indexed column cannot be heap-only on PostgreSQL, and every heartbeat would write
-every index of the table. ``indexes.py`` has the one index that serves the claim.
+None of them is indexed by the mixin: ``indexes.py`` has the index that serves the claim, and says
+why none should contain a ``lock_*`` column.
 """
 
 from __future__ import annotations
@@ -27,11 +26,9 @@ MixinT = TypeVar("MixinT")
 
 
 def for_type_checkers(mixin: type[MixinT]) -> type[MixinT]:
-    """Keep the annotations of `mixin` from SQLAlchemy, which reads all from the columns themselves.
-
-    Of a model that is a mapped dataclass it makes fields of what is annotated, and refuses a mixin
-    that is no dataclass. Were it one, every model would be one, and serializers would take it apart
-    by the fields of the mixin.
+    """Keep the annotations of `mixin` from SQLAlchemy, which makes fields of them in a model that
+    is a mapped dataclass, and refuses a mixin that is none. As a dataclass, it would make one of
+    every model, which serializers take apart.
     """
     mixin.__annotations__ = {}
     return mixin
@@ -83,13 +80,9 @@ def columns_of(mixin: type) -> list[Column[Any]]:
     The trap: migrations that were written once must do the same in three years. A column that a
     mixin gets later is left out for them, by its name, and comes as a step of its own.
     """
-    found = {name: one.column for name, one in vars(mixin).items() if isinstance(one, MappedColumn)}
-    return [
-        Column(
-            name,
-            one.type,
-            nullable=one.nullable,
-            server_default=getattr(one.server_default, "arg", None),
-        )
-        for name, one in found.items()
-    ]
+    columns = []
+    for name, found in vars(mixin).items():
+        if isinstance(found, MappedColumn):
+            one, default = found.column, getattr(found.column.server_default, "arg", None)
+            columns.append(Column(name, one.type, nullable=one.nullable, server_default=default))
+    return columns

@@ -46,10 +46,8 @@ def rows_of(compiler: SQLCompiler) -> RowDialect:
 class UtcDateTime(TypeDecorator[datetime]):
     """An aware UTC time on both databases: ``timestamptz`` on PostgreSQL, text on SQLite.
 
-    Any aware datetime may be bound and is converted; what is read is always aware and in UTC.
-
-    Raises:
-        ValueError: a naive datetime was bound (SQLAlchemy wraps it in its ``StatementError``).
+    Any aware datetime may be bound and is converted, a naive one is a ``ValueError`` (which
+    SQLAlchemy wraps in its ``StatementError``); what is read is always aware and in UTC.
     """
 
     impl = DateTime(timezone=True)
@@ -79,16 +77,12 @@ class UtcDateTime(TypeDecorator[datetime]):
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         """Return `value` as an aware UTC time."""
-        if value is None:
-            return None
-        if value.tzinfo is UTC:
+        if value is None or value.tzinfo is UTC:
             return value
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Any:
-        """Return what reads a value, by the shortest way where the driver gives UTC times
-        already.
-        """
+        """Return what reads a value: the shortest way where the driver gives UTC times already."""
         if ROWS.on(dialect.name).reads_utc(dialect.driver):
             return _as_utc
         return super().result_processor(dialect, coltype)

@@ -12,10 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from sqlalchemy import (
-    BindParameter,
-    ColumnElement,
-)
+from sqlalchemy import BindParameter, ColumnElement
 from sqlalchemy.orm.attributes import QueryableAttribute
 from sqlalchemy.sql.elements import BinaryExpression
 from sqlalchemy.sql.visitors import cloned_traverse, iterate

@@ -130,28 +130,19 @@ def _fits_index(part: ColumnElement[bool], table: Table) -> bool:
 
 def _with_typed_arrays(part: ColumnElement[bool]) -> ColumnElement[bool]:
     """Cast arrays: as a literal, PostgreSQL would compare one with no column."""
-    if not any(_is_array(element) for element in visitors.iterate(part)):
-        return part
 
     def typed(element: Any, **_: Any) -> Any:
-        return cast(element, element.type) if _is_array(element) else None
+        is_array = isinstance(element, BindParameter) and isinstance(element.type, ARRAY)
+        return cast(element, element.type) if is_array else None
 
     found: ColumnElement[bool] = visitors.replacement_traverse(part, {}, typed)
     return found
 
 
-def _is_array(element: object) -> bool:
-    return isinstance(element, BindParameter) and isinstance(element.type, ARRAY)
-
-
 def _is_stable(element: object) -> bool:
-    match element:
-        case Function():
-            return element.name.lower() not in _UNSTABLE
-        case SelectBase() | FunctionElement():
-            return False
-        case _:
-            return True
+    if isinstance(element, Function):
+        return element.name.lower() not in _UNSTABLE
+    return not isinstance(element, SelectBase | FunctionElement)
 
 
 # ---------------------------------------------------------------- due index
@@ -204,12 +195,9 @@ class DueIndex:
 
 @dataclass(frozen=True, slots=True)
 class ParkedIndex:
-    """What an index of parked rows is made of."""
-
     key: str = KEY
 
     def parts(self, table_name: str) -> IndexParts:
-        """Return columns and options, as `DueIndex.parts` does."""
         return [PARKED, self.key], partial_index_options(named_column(PARKED).is_not(None))
 
 
@@ -232,12 +220,11 @@ def due_index(
     """Return the one index that serves the claim, where ``create_all`` and Alembic's autogenerate
     look for it.
 
-    ``due_index(VolumePipeline)``, below the class, says nothing twice: the table, the key, the
-    order and the condition are those of the pipeline, and the index is added to the table of the
-    model. Parts of its ``ready()`` that no index can hold, such as a subquery, are left out. Import
-    the module in ``env.py``, so that Alembic sees the index. ``due_index(Volume, ready=...)`` does
-    the same for a condition. ``due_index("volumes", ready=...)`` is for ``__table_args__``, where
-    there is no model yet.
+    ``due_index(VolumePipeline)``, below the class, adds it to the table of the pipeline's model.
+    Parts of its ``ready()`` that no index can hold, such as a subquery, are left out. Import the
+    module in ``env.py``, so that Alembic sees the index. ``due_index(Volume, ready=...)`` does the
+    same for a condition. ``due_index("volumes", ready=...)`` is for ``__table_args__``, where there
+    is no model yet.
 
     Args:
         of: a pipeline, its class, a mapped class, or the name of the host's table.

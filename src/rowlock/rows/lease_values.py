@@ -1,8 +1,4 @@
-"""Which values the lock columns take when a row is leased, renewed, unlocked or reset.
-
-Leasing is not a change of the row's content, so columns with an ``onupdate`` (an ``updated_at``,
-say) are pinned to what they are; otherwise SQLAlchemy would stamp them on every heartbeat.
-"""
+"""Which values the lock columns take when a row is leased, renewed, unlocked or reset."""
 
 from __future__ import annotations
 

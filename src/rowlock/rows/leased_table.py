@@ -46,7 +46,7 @@ from rowlock.rows.lock_tokens import fresh_token
 
 
 def is_ours(type_: TypeEngine[Any], dialect: Dialect) -> bool:
-    """Return whether no code of the host's makes values of the type, on `dialect` either."""
+    """Whether no code of the host's makes values of the type, on `dialect` either."""
     both = (type_, type_.dialect_impl(dialect))
     return all(type(one).__module__.startswith(("sqlalchemy.", "rowlock.")) for one in both)
 
@@ -374,7 +374,6 @@ class LeasedTable:
         return self._owner_length is None or len(owner) <= self._owner_length
 
     def check_owner(self, owner: str) -> None:
-        """Refuse, by `ModelError`, an owner that is too long for the column."""
         if not self.fits_owner(owner):
             raise ModelError(
                 f"the name {owner} does not fit into {self.name}.lock_owner ({self._owner_length}"
@@ -497,6 +496,6 @@ def relation_between(leased: LeasedTable, related: LeasedTable) -> ColumnElement
 
 
 def is_referenced(leased: LeasedTable) -> bool:
-    """Return whether a foreign key of a table of the same metadata refers to this one."""
+    """Whether a foreign key of a table of the same metadata refers to this one."""
     tables = leased.table.metadata.tables.values()
     return any(key.references(leased.table) for table in tables for key in table.foreign_keys)

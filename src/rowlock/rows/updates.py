@@ -241,9 +241,7 @@ _MAY_BE_NAN = (float, Decimal, list)
 
 
 def _without_driver(dialect: Dialect) -> Dialect:
-    """Return a dialect of the same database in which types convert values by themselves: some
-    drivers do a part of it.
-    """
+    """Return a dialect in which types convert values themselves: some drivers do a part of it."""
     plain: Any = DefaultDialect()
     for name in ("name", "driver", "_json_serializer", "_json_deserializer"):
         setattr(plain, name, getattr(dialect, name, None))

@@ -4,6 +4,7 @@ aside, or put it back. Writes no lock column.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import ColumnElement, ColumnExpressionArgument, func, inspect, true, update
@@ -31,8 +32,7 @@ async def make_due(session: AsyncSession, row: object) -> None:
         ModelError: the model has no `ScheduleColumns`.
         PipelineError: the row was deleted meanwhile.
     """
-    leased = check_schedule(LeasedTable.of(type(row)))
-    await _write(session, leased, row, values=due_now_values(leased))
+    await _write(session, row, due_now_values)
 
 
 async def park(session: AsyncSession, row: object, reason: str) -> None:
@@ -46,10 +46,9 @@ async def park(session: AsyncSession, row: object, reason: str) -> None:
         ModelError: the model has no `ScheduleColumns`.
         PipelineError: the row was deleted meanwhile, or `reason` is no text or says nothing.
     """
-    leased = check_schedule(LeasedTable.of(type(row)))
     if not isinstance(reason, str) or not reason.strip():
         raise PipelineError(f"say in `reason` why the row is parked, not {reason!r:.100}")
-    await _write(session, leased, row, values=parked_values(leased, reason))
+    await _write(session, row, lambda leased: parked_values(leased, reason))
 
 
 async def unpark(
@@ -75,8 +74,7 @@ async def unpark(
         return await _unpark_all(session, row, where)
     if where is not None:
         raise PipelineError("unpark takes `where` beside a model, such as Volume, not beside a row")
-    leased = check_schedule(LeasedTable.of(type(row)))
-    await _write(session, leased, row, values=unparked_values(leased))
+    await _write(session, row, unparked_values)
     return 1
 
 
@@ -135,8 +133,10 @@ def check_schedule(leased: LeasedTable) -> LeasedTable:
 
 
 async def _write(
-    session: AsyncSession, leased: LeasedTable, row: Any, *, values: ColumnValues
+    session: AsyncSession, row: Any, values_of: Callable[[LeasedTable], ColumnValues]
 ) -> None:
+    leased = check_schedule(LeasedTable.of(type(row)))
+    values = without_onupdate(leased, values_of(leased))
     bind_of(session, leased)  # refuses a session that is not async
     # A row added in this transaction has no key before the flush.
     await session.flush()
@@ -145,7 +145,7 @@ async def _write(
             f"this {leased.name} is not in the database; add it to the session first"
         )
     [key] = identity
-    if not await write_past_lease(session, leased, key, values=without_onupdate(leased, values)):
+    if not await write_past_lease(session, leased, key, values=values):
         raise PipelineError(
             f"{leased.name} {key} is no longer there; it was deleted by another transaction"
         )

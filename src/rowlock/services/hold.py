@@ -1,8 +1,7 @@
 """Hold rows as a service: the lease of a pipeline, taken by an API handler that must change what
 pipelines work on.
 
-No connection is held while waiting. To take the rows is one short transaction, tried again until
-they are free or time is up; to hold them is a lease in the rows, renewed meanwhile by a task.
+To take the rows is one short transaction, tried again until they are free or time is up.
 
 Source: dstack, "all write APIs must respect DB-level locks".
 """
@@ -30,15 +29,15 @@ from rowlock.hints import pipeline_hinter
 from rowlock.leases.acquire import (
     ACQUIRED_ROWS_MAX,
     Acquired,
-    Renewed,
     acquire,
+    held_under,
     lock_held,
     read_acquired,
     read_fresh,
     release_acquired,
-    renew_keys,
 )
 from rowlock.leases.claim import as_seen
+from rowlock.leases.renew import not_renewed
 from rowlock.locks.advisory import WAIT_S_MAX, wait_limit_s
 from rowlock.logs import get_logger
 from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after
@@ -170,31 +169,33 @@ class HeldByService(Generic[ModelT]):
         self._trusted_until = sent_at + self._lease_s * (1 - MARGIN)
 
     async def _renew(self) -> None:
-        async def work(session: AsyncSession, connection: AsyncConnection) -> Renewed:
-            until = database_time_after(timedelta(seconds=self._lease_s))
-            return await renew_keys(
-                connection, self._leased, self.keys, token=self.lock_token, expires_at=until
-            )
+        leased, lock_timeout = self._leased, timedelta(seconds=self._lease_s)
+        leases = [(key, self.lock_token) for key in self.keys]
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> tuple[int, int]:
+            left = await not_renewed(connection, leased, leases, lock_timeout=lock_timeout)
+            if not left:
+                return 0, 0
+            ours = held_under(leased, left, self.lock_token)
+            found = await connection.scalars(select(leased.key).where(ours))
+            return len(left), len(left) - len(found.all())
 
         while self.keys and monotonic() < self._trusted_until:
             await sleep(self._lease_s / RENEWALS_PER_LEASE)
             sent_at = monotonic()
             try:
-                renewed = await self._transact(work, purpose="renew held rows")
+                left, lost = await self._transact(work, purpose="renew held rows")
             except Exception as error:
-                extra = {"model": self._leased.name}
+                extra = {"model": leased.name}
                 logger.warning("Renewing held rows failed: %(model)s", extra, exc_info=error)
                 continue
-            if renewed.is_lost:
+            if lost:
                 self._trusted_until = monotonic()
-            elif not renewed.is_lagging and monotonic() < self._trusted_until:
-                self.keys = tuple(key for key in self.keys if key in renewed.done)
+            # What another transaction has locked for the moment is renewed by the next try.
+            elif not left and monotonic() < self._trusted_until:
                 self._trusted_until = sent_at + self._lease_s * (1 - MARGIN)
 
     def _check_end(self) -> None:
-        """Refuse to end a block that leaves a guarded transaction open, or has guarded none and
-        changed `rows`, or has lost them.
-        """
         if self._is_open:
             raise PipelineError(
                 "a guarded transaction is still open at the end of hold_rows, and would be"
