@@ -47,9 +47,8 @@ def is_real() -> bool:
 
 def ahead_of_monotonic() -> tuple[float, ...]:
     """Return by how much the clocks that go on while the machine sleeps, or a virtual machine is
-    paused, are ahead of the monotonic one, in seconds; nothing where a test moves the time.
-
-    Two readings also differ if the wall clock was set.
+    paused, are ahead of the monotonic one, in seconds; nothing where a test moves the time. Two
+    readings also differ if the wall clock was set.
     """
     if not is_real():
         return ()
@@ -60,9 +59,8 @@ def ahead_of_monotonic() -> tuple[float, ...]:
 
 
 def stopwatch() -> Callable[[], float]:
-    """Return a clock for busy time, in seconds, that any thread may read: that of the loop in which
-    this is called where a test moves it, else the process's own, since a loop that keeps the time
-    of its iteration would show short calls as none.
+    """Return a clock for busy time, in seconds, that any thread may read: the loop's where a test
+    moves it, else the process's, since some loops keep the time of their iteration.
     """
     try:
         loop = asyncio.get_running_loop()
@@ -110,9 +108,8 @@ def jittered(delay_s: float, *, rng: Randomness = random) -> float:
 def fetch_delay(
     delays_s: Sequence[float], empty_fetches: int, *, rng: Randomness = random
 ) -> float:
-    """Return how long a fetcher rests after `empty_fetches` fetches in a row found nothing: walks
-    along `delays_s` and stays at the last. Now and then it is the first one after all, so that a
-    replica that has backed off far notices work without a hint sooner.
+    """Return how long a fetcher rests after `empty_fetches` in a row: walks along `delays_s` and
+    stays at the last. Now and then it is the first one, so that work without a hint is seen sooner.
     """
     if empty_fetches > 1 and rng.random() < EAGER_CHANCE:
         return jittered(delays_s[0], rng=rng)

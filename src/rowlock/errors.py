@@ -192,11 +192,8 @@ class LockWaitTimeout(Refusal):
         held = "" if holder is None else f"; held by {holder}"
         what = f"{len(keys)} key(s) of {namespace!r} were" if keys else f"{namespace!r} was"
         super().__init__(f"{what} not free within {timeout_s:g} s{held}")
-        self.namespace = namespace
-        self.keys = keys
-        self.timeout_s = timeout_s
-        self.holder = holder
-        self.seconds_left = seconds_left
+        self.namespace, self.keys, self.timeout_s = namespace, keys, timeout_s
+        self.holder, self.seconds_left = holder, seconds_left
 
 
 class TransactionTimeout(Refusal):
@@ -219,42 +216,32 @@ class TransactionTimeout(Refusal):
     ) -> None:
         why = " while the event loop was stalled" if was_aborted else f" within {timeout_s:g} s"
         super().__init__(f"the transaction to {purpose} did not end{why}")
-        self.purpose = purpose
-        self.timeout_s = timeout_s
-        self.was_aborted = was_aborted
-        self.was_rolled_back = was_rolled_back
+        self.purpose, self.timeout_s = purpose, timeout_s
+        self.was_aborted, self.was_rolled_back = was_aborted, was_rolled_back
 
 
 class AdmissionRejected(Refusal):
     """As many rows are active as the ceiling, `max_active`, allows; nothing was written. Over HTTP:
-    429 with ``Retry-After``.
+    429 with ``Retry-After``, of `retry_after` whole seconds.
     """
 
     def __init__(self, *, active: int, ceiling: int, retry_after_s: float) -> None:
         self.active, self.ceiling, self.retry_after_s = active, ceiling, retry_after_s
+        self.retry_after = max(1, ceil(retry_after_s))
         super().__init__(
             f"{active} are active and {ceiling} is the ceiling; try again in {self.retry_after} s"
         )
 
-    @property
-    def retry_after(self) -> int:
-        """The same in whole seconds, for the header; never sooner."""
-        return max(1, ceil(self.retry_after_s))
-
 
 class Draining(Refusal):
     """This replica is being shut down and takes nothing new; another one does. Come back in
-    `retry_after_s`. Over HTTP: 503 with ``Retry-After``.
+    `retry_after_s`. Over HTTP: 503 with ``Retry-After``, of `retry_after` whole seconds.
     """
 
     def __init__(self, *, pipeline: str, retry_after_s: float) -> None:
         self.pipeline, self.retry_after_s = pipeline, retry_after_s
+        self.retry_after = max(1, ceil(retry_after_s))
         super().__init__(f"{pipeline} is being shut down; try again in {self.retry_after} s")
-
-    @property
-    def retry_after(self) -> int:
-        """The same in whole seconds, for the header; never sooner."""
-        return max(1, ceil(self.retry_after_s))
 
 
 class NoWorkersAvailable(Refusal):

@@ -87,9 +87,7 @@ class PipelineHinter:
             self._wakes.pop(model_name, None)
 
     def attach_relay(self, relay: Relay) -> None:
-        """Call `relay` with the model's name at every hint, in any thread; it must return at
-        once.
-        """
+        """Call `relay` with the model's name at every hint, as `attach` does."""
         self._relays.append(relay)
 
     def detach_relay(self, relay: Relay) -> None:

@@ -4,8 +4,7 @@ A database, its driver and SQLAlchemy put the values of a statement into the tex
 (``[parameters: ...]``, ``DETAIL: Key (email)=(...) already exists.``), and the log and
 `last_error` are read by more people than the row is. The first line says what went wrong; the rest
 is cut. A logged error is replaced by a copy, and so is what it is chained to, since JSON formatters
-and error trackers go by the error itself. What the host's own code puts into the text of its own
-errors stays: values cannot be recognized there.
+and error trackers go by the error itself. Errors of the host's own code keep their text.
 """
 
 from __future__ import annotations
@@ -56,10 +55,8 @@ def name_column(error: BaseException, column: str | None) -> None:
 
 def without_values(error: BaseException) -> BaseException:
     """Return `error`, or a copy of it where its text, or that of a chained error, has values of a
-    statement.
-
-    The copy has the type, the traceback and the chain of `error`. A copy of a database's error has
-    the text and nothing else: no statement, no parameters, no error of the driver.
+    statement. The copy has the type, the traceback and the chain of `error`; of a database's error
+    nothing else but the text.
     """
     return _redacted(error, depth=0, seen={}) or error
 
@@ -103,10 +100,8 @@ def _vague(text: str) -> str:
 
 
 _Seen = dict[tuple[int, bool], BaseException | None]
-"""Copies of errors that were looked at, by id and by whether below a database's error.
-
-A member of a group is mostly its context as well: looked at along each way to it, a nest of groups
-would double with each level.
+"""Copies of errors that were looked at, by id and by whether below a database's error: a member of
+a group is mostly its context as well, and a nest of groups would double with each level.
 """
 
 

@@ -64,7 +64,29 @@ class Cron:
         Raises:
             SettingsError: there is none.
         """
-        return _next_after(self.expression, _zone(self.timezone), now)
+        zone, expression = _zone(self.timezone), self.expression
+        try:
+            import cronsim  # noqa: PLC0415 - a guest: hosts without schedules do not need it
+        except ImportError as error:
+            raise ConfigurationError(
+                "schedules need cronsim: pip install 'rowlock[cron]'"
+            ) from error
+        try:
+            for occurrence in cronsim.CronSim(expression, now.astimezone(zone)):
+                due_at: datetime = occurrence.astimezone(UTC)
+                # In the second of two equal hours, the first occurrence found may be in the first.
+                if due_at > now:
+                    return due_at
+        except OverflowError:
+            raise SettingsError(
+                f"{expression!r:.100} has no occurrence after {now} in the years that Python has"
+            ) from None
+        except (cronsim.CronSimError, ValueError) as error:
+            raise SettingsError(
+                f"{expression!r:.100} is no cron expression ({error}); write five fields, such as"
+                " '0 3 * * *'"
+            ) from error
+        raise SettingsError(f"{expression!r:.100} never occurs")
 
 
 def _zone(name: str) -> ZoneInfo:
@@ -75,26 +97,3 @@ def _zone(name: str) -> ZoneInfo:
             f"there is no time zone {name!r:.100}; take a name such as 'Europe/Berlin', and install"
             " tzdata where the system has no zones"
         ) from error
-
-
-def _next_after(expression: str, zone: ZoneInfo, now: datetime) -> datetime:
-    try:
-        import cronsim  # noqa: PLC0415 - a guest: hosts without schedules do not need it
-    except ImportError as error:
-        raise ConfigurationError("schedules need cronsim: pip install 'rowlock[cron]'") from error
-    try:
-        for occurrence in cronsim.CronSim(expression, now.astimezone(zone)):
-            due_at: datetime = occurrence.astimezone(UTC)
-            # In the second of two equal hours, the first occurrence found may be in the first.
-            if due_at > now:
-                return due_at
-    except OverflowError:
-        raise SettingsError(
-            f"{expression!r:.100} has no occurrence after {now} in the years that Python has"
-        ) from None
-    except (cronsim.CronSimError, ValueError) as error:
-        raise SettingsError(
-            f"{expression!r:.100} is no cron expression ({error}); write five fields, such as"
-            " '0 3 * * *'"
-        ) from error
-    raise SettingsError(f"{expression!r:.100} never occurs")

@@ -49,9 +49,8 @@ async def as_host_code(call: Callable[[], Awaitable[T]]) -> T:
 
 
 def as_ordinary(error: BaseException) -> Exception:
-    """Return `error` if it can be raised to a caller in a task, or else one about it: some would
-    end the event loop, ``StopIteration`` would turn into another error, and a ``CancelledError``
-    would look as if the caller had been cancelled.
+    """Return `error`, or one about it where raising it in a task would end the event loop, become
+    another error (``StopIteration``), or look as if the caller had been cancelled.
     """
     if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
         return error

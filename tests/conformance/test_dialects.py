@@ -38,7 +38,7 @@ T = TypeVar("T")
 TIMEOUT = timedelta(seconds=20)
 LOCK_TIMEOUT = timedelta(seconds=30)
 FUNCTIONS = (
-    *("claim", "matches_leases", "lease_parameters", "held_parameters", "takes_arrays"),
+    *("claim", "matches_leases", "lease_parameters", "held_parameters"),
     *("unnested", "skip_locked", "indexes", "serving"),
 )
 each_kind = pytest.mark.parametrize("model", KINDS, ids=lambda model: model.__name__)

@@ -112,11 +112,11 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
     ),
     "admission-rejected": (
         AdmissionRejected(active=7, ceiling=6, retry_after_s=1.6),
-        {"active": 7, "ceiling": 6, "retry_after_s": 1.6},
+        {"active": 7, "ceiling": 6, "retry_after_s": 1.6, "retry_after": 2},
     ),
     "draining": (
         Draining(pipeline="P", retry_after_s=1.6),
-        {"pipeline": "P", "retry_after_s": 1.6},
+        {"pipeline": "P", "retry_after_s": 1.6, "retry_after": 2},
     ),
     "no-workers-available": (NoWorkersAvailable(asked=2), {"asked": 2}),
     "worker-busy": (WorkerBusy("w"), {"worker": "w"}),

@@ -28,16 +28,11 @@ RETRY_DELAY_S_MAX = 1.0
 
 
 class Retries:
-    """The failed tries of one piece of work.
-
-    Time counts from the first failure, not from the beginning: a try may have lasted as long as the
-    host blocked its loop.
+    """The failed tries of one piece of work. `gives_up_at` is asked until when others may be made,
+    given when the first one failed: it may have lasted as long as the host blocked its loop.
     """
 
     def __init__(self, gives_up_at: Callable[[float], float]) -> None:
-        """`gives_up_at`: given when the first try failed, returns until when others may be made, on
-        the monotonic clock. Asked each time.
-        """
         self.count = 0
         self._gives_up_at = gives_up_at
         self._failed_at = math.inf
@@ -65,7 +60,7 @@ _Entry: TypeAlias = tuple[RequestT, asyncio.Future[ResultT] | None, int]
 """A request, the future of a caller that waits, and the statements that it needs for itself."""
 
 BATCH_MAX = 500
-"""Most requests of one batch. Beyond it a larger batch gains nothing measurable."""
+"""Most requests of one batch: a larger one gains nothing measurable."""
 STATEMENTS_FIRST = 50
 """Most requests of the first batch that need a statement each."""
 BATCH_SHARE = 0.25
@@ -94,7 +89,6 @@ class BatchLimit:
         return count
 
     def learn(self, *, requests: int, statements: int, took_s: float) -> None:
-        """Shrink after a batch that took too long; grow after full and fast ones."""
         if took_s > self._wanted_s:
             self.shrink(requests=requests, statements=statements, share=self._wanted_s / took_s)
         elif 2 * took_s <= self._wanted_s and (
@@ -118,9 +112,7 @@ class BatchLimit:
 
 
 class Batcher(Generic[RequestT, ResultT]):
-    """Runs requests in batches, one batch at a time, in the order in which they came. The callers
-    bound what waits.
-    """
+    """Runs requests in batches, one batch at a time, in order. The callers bound what waits."""
 
     def __init__(
         self,
@@ -184,9 +176,7 @@ class Batcher(Generic[RequestT, ResultT]):
 
     def begun(self) -> None:
         """Count the time of this batch from now: until now it waited for a connection, or for
-        SQLite's write lock.
-
-        Smaller batches would wait for those more often, not less.
+        SQLite's write lock, for which smaller batches would wait more often.
         """
         self._began_at = monotonic()
 

@@ -1,10 +1,9 @@
 """Which database errors pass by themselves, and which come back every time.
 
 The one idea: an outage says nothing about an outcome, so it is waited out while trust lasts; a
-constraint violation says all about it, so it is the outcome's own failure. Errors are judged by
-their class, and only those that speak of the statement or of its values are final. Everything else,
-an unknown code included, is the server's trouble: to wait once too often costs a delay
-(`lock_timeout` at most), to fail once too early costs the work.
+constraint violation is the outcome's own failure. Only errors that speak of the statement or of its
+values are final. Everything else, an unknown code included, is the server's trouble: to wait once
+too often costs a delay (`lock_timeout` at most), to fail once too early costs the work.
 """
 
 from __future__ import annotations

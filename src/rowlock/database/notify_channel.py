@@ -1,9 +1,8 @@
 """Notifications: short texts to every process that listens at the same database, by PostgreSQL's
 ``LISTEN`` and ``NOTIFY``.
 
-The one idea: a channel is one connection of its own, which hears and speaks. It is outside of the
-pool, so it takes no place there, and never in a transaction: a ``NOTIFY`` in one makes its
-commit wait for a lock that the whole server shares.
+The one idea: a channel is one connection of its own, outside of the pool, and never in a
+transaction: a ``NOTIFY`` in one makes its commit wait for a lock that the whole server shares.
 
 What is said while no process listens is gone. A pooler in transaction mode breaks channels; polling
 goes on.
@@ -113,7 +112,6 @@ def notifying_engine(session_factory: SessionFactory, tables: Iterable[LeasedTab
             " PipelineManager for each"
         )
     engine = engines.pop()
-    TRANSACTIONS.on(engine.dialect.name).channel_of(
-        engine.dialect.driver
-    )  # refuses one that cannot
+    # Refuses one that cannot listen.
+    TRANSACTIONS.on(engine.dialect.name).channel_of(engine.dialect.driver)
     return AsyncEngine(engine)

@@ -1,10 +1,9 @@
 """How many connections we take: a slot for each claim within the host's pool, and a pool of our own
 for leases that must be renewed whatever the host does.
 
-*Slots*: claims share the connections that the engine's pool keeps. More at once would open further
-connections and close them again, which costs more than the claims, and leave none to the host; on
-SQLite, where one writes at a time, they would poll for the file. A claim that has waited for long
-goes on all the same, since those before it may hang.
+*Slots*: claims share the connections that the engine's pool keeps. More at once would open and
+close others, which costs more than the claims, and leave none to the host; on SQLite they would
+poll for the file. A claim that has waited for long goes on, since those before it may hang.
 
 *The separate pool*: an engine like the host's, with the same way to connect and the same listeners,
 so that a renewal waits for no connection that the host keeps and can run on another event loop. A

@@ -56,9 +56,8 @@ _LISTENED: WeakSet[Any] = WeakSet()
 
 
 def bind_of(session: AsyncSession, leased: LeasedTable) -> Engine | Connection:
-    """Return the bind that the session's own routing gives for an UPDATE of the table: a lease is
-    read where it is written, also by a session that sends reads to a replica. From now on its pool
-    replaces the connections to a server of no use.
+    """Return the bind that the session's own routing gives for an UPDATE: a lease is read where it
+    is written. From now on its pool replaces the connections to a server of no use.
     """
     if not hasattr(session, "sync_session"):
         raise TypeError(f"pass an AsyncSession, not a {type(session).__name__}")
@@ -77,13 +76,8 @@ def _replace_connections(context: ExceptionContext) -> None:
 
 
 def check_session_factory(session_factory: Any, leased: LeasedTable) -> None:
-    """Check, without connecting, that sessions of `session_factory` can keep leases of `leased`.
-
-    Raises:
-        ConfigurationError: it makes no sessions that can; says why.
-        UnsupportedDialectError: the database is unknown, or all its sessions would share one
-            connection.
-        ModelError: as `LeasedTable.check_token`.
+    """Refuse, without connecting, a factory whose sessions cannot keep leases of `leased`: by
+    `ConfigurationError`, and by `ModelError` for its tokens.
     """
     session = session_factory() if callable(session_factory) else session_factory
     if not isinstance(session, AsyncSession) or session is session_factory:
@@ -280,22 +274,17 @@ async def in_transaction(
     autocommit: bool = False,
 ) -> T:
     """Run `work` in one transaction of a new session, and return what it returned.
-
-    If the database rolls it back for another transaction's sake, it is run again, in a new session,
-    within the same `timeout`.
+    `TransactionTimeout` if the whole did not end in time: whether it was committed is unknown then.
 
     Args:
         session_factory: the host's.
-        leased: the table that it is about, by which a session with several engines is routed.
+        leased: by which a session with several engines is routed.
         work: must not commit. May be called several times, each time in another transaction, of
             which one at most is committed.
         purpose: a verb phrase for errors and logs, such as ``"claim rows"``.
-        timeout: longest time for the whole, connecting and committing included.
+        timeout: for the whole, connecting and committing included.
         writes: whether a database with one writer lets it write from the start.
         autocommit: whether `work` is one statement, and may be a transaction by itself.
-
-    Raises:
-        TransactionTimeout: it did not end in time. Whether it was committed is unknown.
     """
     own, timeout_s = OpenTransaction(purpose), timeout.total_seconds()
 
@@ -327,15 +316,11 @@ async def in_transaction(
             own = OpenTransaction(purpose)
         return await once()
 
-    def plan_cancel(task: asyncio.Task[T]) -> CancelPlan:
-        # Of the session that is open now.
-        return own.plan_cancel(task)
-
     return await finish(
         with_conflicts_retried(),
         purpose=purpose,
         timeout=timeout,
-        plan_cancel=plan_cancel,
+        plan_cancel=lambda task: own.plan_cancel(task),  # noqa: PLW0108 - `own` is replaced
         writes=writes,
     )
 
@@ -351,7 +336,8 @@ async def _connection(session: AsyncSession, bind: Any, *, autocommit: bool) -> 
     try:
         return await session.connection({"bind": bind}, execution_options=options)
     except Exception as error:
-        if not (options and dialect.is_begun_before(error)):
+        # The name is Python's for drivers of any database.
+        if not options or type(error).__name__ != "ProgrammingError":
             raise
     # The host's own set-up of connections begins transactions: so this is one, too.
     return await session.connection({"bind": bind})

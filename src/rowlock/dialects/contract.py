@@ -3,9 +3,6 @@ row meets them. `ResourceLocker` is in ``locks/locker.py``; the parts of wings s
 
 The conformance tests (``tests/conformance``) say what each method must do. Whose transaction a
 method joins stands in its first parameter; none of them ends it.
-
-The trap: this module is below all that it is given, so the types of leases and rows are imported
-for type checkers alone.
 """
 
 from __future__ import annotations
@@ -117,9 +114,7 @@ class RowDialect(ABC):
     empty_object: str
 
     def reads_utc(self, driver: str) -> bool:
-        """Whether a driver, by SQLAlchemy's name, gives aware times in UTC; infinite ones may be
-        naive.
-        """
+        """Whether a driver gives aware times in UTC; infinite ones may be naive."""
         return False
 
     @abstractmethod
@@ -160,15 +155,13 @@ class ChannelConnection(ABC):
 
     @abstractmethod
     async def schema(self) -> str | None:
-        """Return the schema that the connection works in."""
+        """That the connection works in."""
 
     @abstractmethod
     async def listen(
         self, channel: str, *, heard: Callable[[str], None], lost: Callable[[], None]
     ) -> None:
-        """Set `name`, and listen from now on; calls back in the event loop, not for what it sent
-        itself.
-        """
+        """Set `name`, and listen; calls back in the event loop, not for what it sent itself."""
 
     @abstractmethod
     async def notify(self, payloads: Sequence[str]) -> None:
@@ -176,7 +169,7 @@ class ChannelConnection(ABC):
 
     @abstractmethod
     async def is_listening(self) -> bool:
-        """Ask the server whether this connection listens."""
+        """Asks the server."""
 
     @abstractmethod
     async def close(self) -> None: ...
@@ -209,10 +202,6 @@ class TransactionDialect(ABC):
         """Let statements take fewer turns between threads in the block."""
         return nullcontext()
 
-    def is_begun_before(self, error: Exception) -> bool:
-        """Whether AUTOCOMMIT was refused since a listener had begun a transaction."""
-        return False
-
     async def begin_writing(self, connection: AsyncConnection, *, wait_s: float) -> None:
         """Make it a transaction that may write, first of all, where not every one may; waits
         `wait_s` at most.
@@ -235,14 +224,12 @@ class TransactionDialect(ABC):
 
     @abstractmethod
     def fault_of(self, raised: BaseException | None) -> ErrorVerdict | None:
-        """Return what the code of a driver's exception says; None if it has none of this
-        database.
-        """
+        """Return what the code of a driver's exception says; None if it is of no such database."""
 
     @abstractmethod
     def channel_of(self, driver: str) -> Callable[[Any], ChannelConnection]:
-        """Return what makes a channel of a connection of a driver, by SQLAlchemy's name of it;
-        `ConfigurationError` if it cannot listen.
+        """Return what makes a channel of a driver's connection; `ConfigurationError` if it cannot
+        listen.
         """
 
 
@@ -260,14 +247,13 @@ class BulkDialect(ABC):
 
     @abstractmethod
     def insert(self, table: Table, names: Sequence[str]) -> Any:
-        """Return an INSERT of any number of rows, whose other columns get the database's defaults,
-        and to which the caller may add ``ON CONFLICT``. Its result has the number of rows that were
-        written.
+        """Return an INSERT of many rows, whose other columns get the database's defaults; the
+        caller may add ``ON CONFLICT``. Its result has the number of rows that were written.
         """
 
     @abstractmethod
     def insert_parameters(self, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
-        """Return the parameters of `insert` for `rows`, one at least."""
+        """For `rows`, one at least."""
 
     @abstractmethod
     def insert_unless_there(self, into: Any, columns: Sequence[Any], where: Any = None) -> Any:
@@ -290,9 +276,8 @@ class BulkDialect(ABC):
     @abstractmethod
     def gather(self, columns: Sequence[ColumnElement[Any]]) -> list[ColumnElement[Any]] | None:
         """Return what selects each column of all rows of a subquery as one value, for `gathered`;
-        None if a type has no such value.
-
-        The order is the same for all columns; that it is the subquery's, the caller has to check.
+        None if a type has no such value. The order is the same for all columns, and not for certain
+        the subquery's.
         """
 
     @abstractmethod
@@ -347,10 +332,8 @@ class LockDialect(ABC):
     ) -> bool:
         """Wait in a queue of this process before writing, where one writes at a time; return
         whether it was joined here. It is left when the transaction ends. `LockWaitTimeout` after
-        `timeout_s`.
-
-        `unless` says whether nothing will be written; it is asked where waiting would keep others
-        from writing.
+        `timeout_s`. Where waiting would keep others from writing, `unless` is asked whether nothing
+        will be written.
         """
         return False
 
@@ -408,21 +391,14 @@ class LeaseDialect(ABC):
 
     @abstractmethod
     def held_parameters(
-        self,
-        leased: LeasedTable,
-        leases: Sequence[Lease],
-        slots: Sequence[Slot],
-        *,
-        columns: Sequence[Sequence[Any]],
+        self, leased: LeasedTable, leases: Sequence[Lease], values: Mapping[Slot, Sequence[Any]]
     ) -> dict[str, Any] | None:
-        """Return the parameters of `unnested`; None if a value can only be bound alone."""
+        """Return the parameters of `unnested`, with one of `values` of each slot for each lease;
+        None if a value can only be bound alone.
+        """
 
     @abstractmethod
-    def takes_arrays(self, slots: Sequence[Slot]) -> bool:
-        """Whether `unnested` can give values of these types."""
-
-    @abstractmethod
-    def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> FromClause:
+    def unnested(self, leased: LeasedTable, slots: Iterable[Slot]) -> FromClause:
         """Return leases and values as rows: key, token, slots. Takes `held_parameters`."""
 
     async def has_places(self, connection: AsyncConnection, leased: LeasedTable) -> bool:

@@ -49,9 +49,8 @@ async def acquire(
     lease: tuple[Any, str, Any],
     held: frozenset[Any],
 ) -> Acquired:
-    """Lease all rows of `where`, or none, by a `lease` of token, owner and expiry; joins the
-    caller's transaction, which may write. Rows that the same token holds already are renewed. Keys
-    `held` are held by others in this process.
+    """Lease all rows of `where`, or none, by a `lease` of token, owner and expiry. Rows that the
+    same token holds already are renewed. Keys `held` are held by others in this process.
     """
     token, owner, expires_at = lease
     key, lock_owner = leased.attribute(leased.key_name), leased.attribute("lock_owner")
@@ -94,7 +93,7 @@ async def read_acquired(
     *,
     compared: Sequence[Column[Any]] = (),
 ) -> list[Any]:
-    """Return the rows of `keys`, detached, in their order; joins the caller's transaction."""
+    """Return the rows of `keys`, detached, in their order."""
     rows = await read_fresh(session, leased, keys, *needed_options(leased, compared))
     session.expunge_all()
     return rows
@@ -103,7 +102,7 @@ async def read_acquired(
 async def read_fresh(
     session: AsyncSession, leased: LeasedTable, keys: Iterable[Any], *options: LoaderOption
 ) -> list[Any]:
-    """Return the rows of `keys` as they are now, attached, in order; joins the transaction."""
+    """Return the rows of `keys` as they are now, attached, in order."""
     key, bind = leased.attribute(leased.key_name), bind_of(session, leased)
     statement = select(leased.model).where(key.in_(keys)).order_by(key).options(*options)
     fresh = statement.execution_options(populate_existing=True)
@@ -117,8 +116,8 @@ def held_under(leased: LeasedTable, keys: Collection[Any], token: object) -> Col
 async def lock_held(
     session: AsyncSession, leased: LeasedTable, keys: Collection[Any], *, token: object
 ) -> tuple[frozenset[Any], frozenset[Any]]:
-    """Keep rows with `token` as they are until the caller's transaction ends; joins it. Returns
-    their keys, and those of rows that are there and no longer held.
+    """Keep rows with `token` as they are until the transaction ends; return their keys, and those
+    of rows that are there and no longer held.
     """
     # In the order in which all transactions lock rows, or two that want the same ones may deadlock.
     in_order = select(leased.key).where(leased.key.in_(keys)).order_by(leased.key)
@@ -139,8 +138,8 @@ async def release_acquired(
     *,
     waits: bool = True,
 ) -> None:
-    """Release rows that still carry the tokens under which they were acquired; joins the
-    transaction. Unless it `waits` for them, locked rows are left to their expiry.
+    """Release rows that still carry the tokens under which they were acquired. Unless it `waits`
+    for them, locked rows are left to their expiry.
     """
     leases: dict[tuple[LeasedTable, str | None], list[Lease]] = {}
     for leased, acquired, token in held:

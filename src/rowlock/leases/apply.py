@@ -80,8 +80,8 @@ _NUMBER: Slot = ("rowlock_number", Integer())
 async def unchanged_of(
     connection: AsyncConnection, leased: LeasedTable, rows: Sequence[AsRead]
 ) -> frozenset[int]:
-    """Return the numbers of those `rows`, which the caller's transaction has locked, that still
-    have their tokens and what was read of them; joins it.
+    """Return the numbers of those `rows`, locked by this transaction, that still have their tokens
+    and what was read of them.
     """
     groups: dict[tuple[Column[Any], ...], list[int]] = {}
     for number, (_, values) in enumerate(rows):
@@ -179,8 +179,7 @@ async def lock_for_apply(
     waits: bool = False,
 ) -> tuple[datetime | None, dict[Any, datetime]]:
     """Lock those rows of `items` that still carry their tokens, and return the transaction's one
-    time (None if no row was locked), and by token the stamp of each row that is locked now; joins
-    the caller's transaction.
+    time (None if no row was locked), and by token the stamp of each row that is locked now.
 
     Unless it `waits` for them, locked rows are left out: a batch of writes must not wait for one
     row that a long transaction holds.
@@ -213,7 +212,7 @@ async def apply_locked(
     leased: LeasedTable,
     writes: Sequence[tuple[PipelineItem[Any], RowWrite]],
 ) -> list[Written]:
-    """Write to rows that `lock_for_apply` has locked in this transaction; joins it."""
+    """Write to rows that `lock_for_apply` has locked in this transaction."""
     # The lock makes the guard certain: no driver says how many rows each of many parameter sets has
     # matched.
     results = [write.once_written for _, write in writes]
@@ -235,15 +234,13 @@ async def apply_locked(
 async def write_locked(
     connection: AsyncConnection, leased: LeasedTable, writes: Sequence[tuple[Lease, ColumnValues]]
 ) -> None:
-    """Write to rows that this transaction has locked under their tokens; joins it. Those of one
-    shape are one round trip.
+    """Write to rows that this transaction has locked under their tokens; those of one shape are one
+    round trip.
     """
     dialect = LEASES.of(connection)
     for (shape, _), group in _by_shape([(*write, {}) for write in writes]).items():
         slots, differing = slots_of(shape), tuple(varying(group.rows))
-        given: Any = _unnested_parameters(
-            dialect, leased, group, shape=shape, slots=slots, differing=differing
-        )
+        given: Any = _unnested_parameters(dialect, leased, group, shape=shape, differing=differing)
         if given is None:
             names = [name for name, _ in slots]
             given = [
@@ -292,32 +289,26 @@ def _unnested_parameters(
     group: _Group,
     *,
     shape: Shape,
-    slots: Sequence[Slot],
     differing: Sequence[int],
-    more: Sequence[tuple[Slot, Sequence[Any]]] = (),
+    more: Mapping[Slot, Sequence[Any]] | None = None,
 ) -> dict[str, Any] | None:
     """Return the parameters of a statement that writes a whole group: arrays of `more`, and of
     what is `differing`, and the rest as it is in all rows. None where there is no such statement.
     """
-    own = [*(slot for slot, _ in more), *(slots[place] for place in differing)]
     # Host code that stamps each row would be asked once for all of them.
-    is_stamped = not leased.columns_stamped_by_host_code.issubset(column for column, _ in shape)
-    if is_stamped or not dialect.takes_arrays(own):
+    if not leased.columns_stamped_by_host_code.issubset(column for column, _ in shape):
         return None
-    columns = [values for _, values in more]
-    columns += ([row[place] for row in group.rows] for place in differing)
-    given = dialect.held_parameters(leased, group.leases, own, columns=columns)
-    if given is None:
-        return None
-    for place, ((name, _), value) in enumerate(zip(slots, group.rows[0], strict=True)):
-        if place not in differing:
-            given[name] = value
+    slots = slots_of(shape)
+    own = {slots[place]: [row[place] for row in group.rows] for place in differing}
+    given = dialect.held_parameters(leased, group.leases, {**(more or {}), **own})
+    if given is not None:
+        for place, ((name, _), value) in enumerate(zip(slots, group.rows[0], strict=True)):
+            if place not in differing:
+                given[name] = value
     return given
 
 
 class _Group(NamedTuple):
-    """Writes of one shape."""
-
     numbers: list[int]
     leases: list[Lease]
     rows: list[list[Any]]
@@ -344,7 +335,6 @@ def _by_shape(
 
 
 async def time_of(connection: AsyncConnection) -> datetime:
-    """Return the one time of the caller's transaction, on a database with such a time."""
     now: datetime = (await connection.execute(select(database_now()))).scalar_one()
     return now
 
@@ -355,9 +345,8 @@ async def write_free(
     writes: Sequence[tuple[Lease, ColumnValues, ColumnValues]],
 ) -> frozenset[int]:
     """Write values to rows that carry their tokens still, are locked by none, and have the values
-    that were read of them, in one round trip for each shape; joins the caller's transaction, and
-    returns the numbers of the `writes` that it has made. The others, and those that no such
-    statement can write, are for `lock_for_apply`.
+    that were read of them, in one round trip for each shape; return the numbers of those `writes`.
+    The others, and those that no such statement can write, are for `lock_for_apply`.
     """
     made: set[int] = set()
     dialect = LEASES.of(connection)
@@ -365,19 +354,21 @@ async def write_free(
         if not can_be_kept(shape):
             continue
         slots, differing = slots_of(shape), tuple(varying(group.rows))
-        was = [(f"rowlock_was_{place}", column.type) for place, column in enumerate(guarded)]
-        as_read = [[row[column] for row in group.as_read] for column in guarded]
-        more = [(_NUMBER, group.numbers), *zip(was, as_read, strict=True)]
+        was = {f"rowlock_was_{place}": column for place, column in enumerate(guarded)}
+        more: dict[Slot, list[Any]] = {_NUMBER: group.numbers} | {
+            (name, column.type): [row[column] for row in group.as_read]
+            for name, column in was.items()
+        }
         parameters = _unnested_parameters(
-            dialect, leased, group, shape=shape, slots=slots, differing=differing, more=more
+            dialect, leased, group, shape=shape, differing=differing, more=more
         )
         if parameters is None:
             continue
         build = partial(
             dialect.guarded_update,
             leased,
-            [_NUMBER, *was, *(slots[place] for place in differing)],
-            unless_changed=dict(zip((name for name, _ in was), guarded, strict=True)),
+            [*more, *(slots[place] for place in differing)],
+            unless_changed=was,
             values=partial(set_clause, shape),
         )
         statement = leased.prepared((write_free, dialect, shape, guarded, differing), build)
@@ -388,9 +379,7 @@ async def write_free(
 
 
 async def cast_value(connection: AsyncConnection, column: Column[Any], value: Any) -> None:
-    """Have the database or its driver refuse a value that a column cannot hold; joins the caller's
-    transaction, and writes nothing.
-    """
+    """Have the database or its driver refuse a value that a column cannot hold."""
     given = bindparam("rowlock_new", value, type_=column.type)
     await connection.execute(select(cast(given, column.type)))
 
@@ -425,8 +414,7 @@ async def processed_at(
     stamps: frozenset[datetime],
     waits: bool = False,
 ) -> dict[Any, Written]:
-    """Return for each row of `items`, by key, whether an outcome with one of `stamps` is in it;
-    joins the caller's transaction.
+    """Return for each row of `items`, by key, whether an outcome with one of `stamps` is in it.
 
     Settles COMMITs whose answers were lost: no two outcomes of a row have the same stamp, and none
     has an earlier one than the outcome before it. So an earlier stamp in the row means that nothing
@@ -449,7 +437,7 @@ async def processed_at(
 async def delete_locked(
     connection: AsyncConnection, leased: LeasedTable, items: Sequence[PipelineItem[Any]]
 ) -> frozenset[Any]:
-    """Delete those rows of `items` that still carry their tokens, and return their keys; joins."""
+    """Delete those rows of `items` that still carry their tokens, and return their keys."""
     if not items:
         return frozenset()
     dialect = LEASES.of(connection)
@@ -469,7 +457,7 @@ async def delete_locked(
 async def delete_written(
     connection: AsyncConnection, leased: LeasedTable, item: PipelineItem[Any]
 ) -> None:
-    """Delete the row of `item`, which this transaction has written and unlocked; joins it."""
+    """Delete the row of `item`, which this transaction has written and unlocked."""
     free = leased.column("lock_token").is_(None)
     statement = delete(leased.table).where(leased.key == item.id, free)
     if (await connection.execute(statement)).rowcount == 0:
@@ -487,11 +475,10 @@ async def deleted(
     waits: bool = False,
 ) -> dict[Any, Written]:
     """Return for each row of `items`, by key, whether it was deleted by a transaction whose COMMIT
-    was not answered; joins the caller's transaction.
+    was not answered.
 
     A row that is there was not deleted (stale). A missing one was, as long as its lease would last;
-    later, another holder may have deleted it (unknown). PostgreSQL may still be carrying a COMMIT
-    out: with `waits`, the answer is given after that has ended.
+    later, another holder may have deleted it (unknown). `waits`: as in `processed_at`.
     """
     found = select(leased.key).where(leased.key.in_([item.id for item in items]))
     rows = await connection.scalars(found.with_for_update(key_share=True) if waits else found)
@@ -533,8 +520,8 @@ async def write_patches(
     *,
     waits: bool = False,
 ) -> list[ColumnValues | None]:
-    """Write patches of different rows; joins the caller's transaction. Returns what was written of
-    each; None if it was locked (unless it `waits`), or its guard did not match.
+    """Write patches of different rows. Returns what was written of each; None if it was locked
+    (unless it `waits`), or its guard did not match.
     """
     items = [each.item for each in patches]
     now, locked = await lock_for_apply(connection, leased, items, waits=waits)
@@ -552,7 +539,7 @@ async def write_patches(
 async def is_unchanged(
     connection: AsyncConnection, leased: LeasedTable, item: PipelineItem[ModelT], *, values: Values
 ) -> bool:
-    """Whether the row of `item` still has its token and `values`; joins the transaction."""
+    """Whether the row of `item` still has its token and `values`."""
     as_read = (item.id, item.lock_token), column_values(leased, values)
     return bool(await _compared(connection, leased, {0: as_read}))
 
@@ -578,11 +565,9 @@ async def fence(
     connection: AsyncConnection, leased: LeasedTable, rows: Sequence[Fenced], *, waits: bool = False
 ) -> frozenset[Any]:
     """Lock and write those of `rows` that are held under their tokens and unchanged, and return
-    their tokens; joins the caller's transaction, which keeps them locked until its end. What it has
-    written for rows that are not returned must be rolled back.
-
-    The transaction writes: on SQLite it has the write lock already, since reading rows locks none
-    there. Rows that another transaction has locked are not fenced, unless it `waits` for them.
+    their tokens. What the transaction has written for rows that are not returned must be rolled
+    back. On SQLite it has the write lock already, since reading rows locks none there. Rows that
+    another one has locked are not fenced, unless it `waits` for them.
     """
     _, locked = await lock_for_apply(connection, leased, [row.item for row in rows], waits=waits)
     return await _write_locked(connection, leased, rows, locked=locked)

@@ -55,11 +55,9 @@ async def claim(
     locker: Any = None,
     reached: Callable[[Position], None] | None = None,
 ) -> list[PipelineItem[Any]]:
-    """Lease up to `request.limit` rows in a transaction of its own; oldest first.
-
-    The holder's trust ends before the lease, by `lease_margin`. `reached` is called with the
-    position of the last row, once it is leased for good. `LockWaitTimeout` if the table's lockset
-    was kept locked in this process for `timeout`.
+    """Lease up to `request.limit` rows, oldest first. The holder's trust ends before the lease, by
+    `lease_margin`. `reached` is called with the position of the last row, once it is leased for
+    good. `LockWaitTimeout` if the table's lockset was kept locked in this process for `timeout`.
     """
     engine = bind_of(session_factory(), request.leased).engine
     request = replace(request, digits=fresh_token().hex)
@@ -179,7 +177,7 @@ async def load_rows(
     compared: Sequence[Column[Any]] = (),
 ) -> list[ModelT | None]:
     """Return, in the order of `items`, detached rows with the `compared` columns; None where a
-    lease is no longer theirs. Joins the caller's transaction.
+    lease is no longer theirs.
     """
     bind = bind_of(session, leased)
     dialect = LEASES.on(bind.dialect.name)

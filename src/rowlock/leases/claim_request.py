@@ -71,9 +71,8 @@ Lease: TypeAlias = tuple[Any, Any]
 
 
 class Position(NamedTuple):
-    """Where a row stood in the order of claims when it was claimed: by the time by which rows are
-    ordered, None if it was never processed. On SQLite that is text, and only the very text finds
-    those beside it.
+    """Where a claimed row stood in the order of claims: its time, None if it was never processed.
+    On SQLite that is text, and only the very text finds those beside it.
     """
 
     place: Any
@@ -359,7 +358,7 @@ async def checked_keys(
     connection: AsyncConnection, leased: LeasedTable, keys: Iterable[Any], *, owner: str
 ) -> list[Any]:
     """Return the key for each `key_as_read`; those that do not find their rows, which are left
-    alone from now on, as a `WrittenKey`. Joins the caller's transaction.
+    alone from now on, as a `WrittenKey`.
     """
     checked = []
     for key in keys:

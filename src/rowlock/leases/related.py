@@ -62,8 +62,8 @@ def _may_hold(item: PipelineItem[Any]) -> Iterator[tuple[LeasedTable, Acquired, 
 async def lock_held_related(
     connection: AsyncConnection, item: PipelineItem[Any]
 ) -> frozenset[tuple[type, Any]]:
-    """Lock the related rows that still carry the item's token, and return their models and keys;
-    joins the transaction. `LockWaitTimeout` if one is locked: the whole is to be tried again.
+    """Lock the related rows that still carry the item's token, and return their models and keys.
+    `LockWaitTimeout` if one is locked: the whole is to be tried again.
     """
     locked: set[tuple[type, Any]] = set()
     for leased, acquired, token in _may_hold(item):
@@ -81,9 +81,8 @@ async def lock_held_related(
 async def write_related(
     connection: AsyncConnection, item: PipelineItem[Any], writes: Sequence[RelatedWrite]
 ) -> None:
-    """Write to the related rows of `item`, if all that it holds are its own, and free all; joins
-    the transaction. `LeaseLost` if one is not, or was changed: nothing may be committed then;
-    `LockWaitTimeout` as `lock_held_related`.
+    """Write to the related rows of `item`, if all that it holds are its own, and free all.
+    `LeaseLost` if one is not, or was changed: nothing may be committed then.
     """
     assert item.held is not None
     locked = await lock_held_related(connection, item)
@@ -107,7 +106,6 @@ async def write_related(
 
 
 async def release_related(connection: AsyncConnection, item: PipelineItem[Any]) -> None:
-    """Release related rows that still carry the item's token; as `lock_held_related`."""
     await lock_held_related(connection, item)
     await release_acquired(connection, _may_hold(item))
 
@@ -115,7 +113,7 @@ async def release_related(connection: AsyncConnection, item: PipelineItem[Any]) 
 async def release_unlocked_related(
     connection: AsyncConnection, items: Iterable[PipelineItem[Any]]
 ) -> None:
-    """As `release_related`, for many items at once; locked rows are left to their expiry."""
+    """Locked rows are left to their expiry."""
     held = chain.from_iterable(map(_may_hold, items))
     await release_acquired(connection, held, waits=False)
 
@@ -123,8 +121,8 @@ async def release_unlocked_related(
 async def renew_related(
     connection: AsyncConnection, items: Iterable[PipelineItem[Any]], *, lock_timeout: timedelta
 ) -> frozenset[Any]:
-    """Extend the leases of related rows; joins the transaction that renewed the main rows. Returns
-    the tokens of items of which one was not renewed. One that was deleted needs no lease.
+    """Return the tokens of items of which a related row was not renewed. One that was deleted
+    needs no lease.
     """
     leases: dict[LeasedTable, dict[tuple[Any, Any], Any]] = {}
     missing: set[Any] = set()
@@ -145,10 +143,9 @@ T = TypeVar("T")
 
 
 class RelatedLocker:
-    """Locks related rows for the items of one pipeline.
-
-    What a dead holder left is looked for in the `tables` that are declared. Rows of the pipeline's
-    own table, which cannot be declared (a circle), are free by expiry alone.
+    """Locks related rows for the items of one pipeline. What a dead holder left is looked for in
+    the `tables` that are declared. Rows of the pipeline's own table, which cannot be declared (a
+    circle), are free by expiry alone.
     """
 
     def __init__(
@@ -161,11 +158,8 @@ class RelatedLocker:
         intent_of: Callable[[LeasedTable], Sequence[Column[Any]]],
         timeout: timedelta,
     ) -> None:
-        self._session_factory = session_factory
-        self._leased = leased
-        self._owner = owner
-        self._intent_of = intent_of
-        self._timeout = timeout
+        self._session_factory, self._timeout = session_factory, timeout
+        self._leased, self._owner, self._intent_of = leased, owner, intent_of
         self.tables = tuple(declared)
 
     async def lock(
@@ -176,7 +170,6 @@ class RelatedLocker:
         *,
         shared: bool,
     ) -> list[ModelT]:
-        """As `PipelineItem.lock_related`."""
         leased = self.table_of(model)
         is_own_table = leased.table is self._leased.table
         # In its own table the pipeline's bare name is that of a main row's holder.
@@ -283,8 +276,8 @@ def check_one_database(
     *,
     declared: Iterable[LeasedTable],
 ) -> None:
-    """Check, without connecting, that sessions serve `leased`, and that its rows and those of
-    `declared` can be freed in one transaction; else it is a `ConfigurationError`.
+    """Refuse, by `ConfigurationError` and without connecting, sessions that do not serve `leased`,
+    or could not free its rows and those of `declared` in one transaction.
     """
     check_session_factory(session_factory, leased)
     for table in declared:

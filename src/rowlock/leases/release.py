@@ -39,8 +39,7 @@ async def release(
     waits: bool = True,
 ) -> frozenset[Any]:
     """Unlock rows that were not worked on, as if they had never been claimed, and return their
-    keys; joins the caller's transaction. The others were lost or, with ``waits=False``, are locked
-    by another transaction for the moment.
+    keys. The others were lost or, with ``waits=False``, are locked by another transaction.
     """
     dialect = LEASES.of(connection)
     ours = dialect.matches_leases(leased)
@@ -59,8 +58,8 @@ async def release_dead(
     only_ended: bool = False,
 ) -> int:
     """Free related rows that dead holders left under their tokens, except locked ones, and return
-    how many; joins the transaction that claims their main rows. With `only_ended`, live leases are
-    left alone: the row that was claimed may have been a related row itself, of a living holder.
+    how many. With `only_ended`, live leases are left alone: the row that was claimed may have been
+    a related row itself, of a living holder.
     """
     tokens = [leased.as_token(token) for token in dead_tokens]
     is_theirs = leased.column("lock_token").in_(tokens)
@@ -77,13 +76,11 @@ async def sweep(
     owner: str | None = None,
 ) -> int:
     """Clear the lock columns of rows that were left behind longer than `older_than` ago, at most
-    `SWEPT_ROWS_MAX`, and return how many; joins the caller's transaction.
+    `SWEPT_ROWS_MAX`, and return how many; with `owner`, only of rows that it left.
 
     No pipeline claims a row that is no longer ready, or whose pipeline is gone from the code: it
     would say for ever that its holder died. The same goes for a row that was reset and whose owner
     never came back, and for half a lock that was left by hand, or one with an end that is no time.
-
-    With `owner`, only rows that it left, for itself or for one of its items.
     """
     lock_owner, expires_at = leased.column("lock_owner"), leased.column("lock_expires_at")
     token, last = leased.column("lock_token"), leased.column("last_processed_at")
@@ -103,8 +100,8 @@ async def sweep(
 
 async def mend_stamps(connection: AsyncConnection, leased: LeasedTable) -> int:
     """Let rows whose last stamp is far ahead of the clock count as processed now, at most
-    `SWEPT_ROWS_MAX`, and return how many; joins the caller's transaction. Without a schedule, such
-    a row would be due in a hundred years.
+    `SWEPT_ROWS_MAX`, and return how many. Without a schedule, such a row would be due in a hundred
+    years.
     """
     last = leased.column("last_processed_at")
     ahead = and_(leased.column("lock_token").is_(None), last > database_time_after(STAMP_AHEAD_MAX))
@@ -128,15 +125,12 @@ async def break_lease(
     only_ended: bool = False,
 ) -> bool:
     """Free the row of `key`, and what its holder has locked under the same token in tables of
-    `related`, and return whether it was freed; joins the caller's transaction.
+    `related`, and return whether it was freed; with `only_ended`, unless its lease is live.
 
     What a person has `seen`, an owner and a token, is the guard: with others the lease is another
-    holder's, and nothing is written. A live holder finds out as with any lost lease: its renewal
-    and its outcome match nothing.
-
-    A reservation is ended likewise. Related rows that are locked at the moment are left to their
-    expiry: waiting for them with the row in hand could deadlock. With `only_ended`, a live lease is
-    left alone.
+    holder's, and nothing is written. A live holder finds out as with any lost lease. A reservation
+    is ended likewise. Related rows that are locked at the moment are left to their expiry: waiting
+    for them with the row in hand could deadlock.
     """
     is_it = and_(leased.key == key, is_as_shown(leased, seen))
     if only_ended:

@@ -31,8 +31,8 @@ async def renew(
     *,
     lock_timeout: timedelta,
 ) -> dict[Any, datetime]:
-    """Extend the leases of `items`, at most `LEASES_PER_STATEMENT_MAX`, in the caller's
-    transaction; return the new expiry by token. The others were lost, or locked for the moment.
+    """Extend the leases of `items`, at most `LEASES_PER_STATEMENT_MAX`; return the new expiry by
+    token. The others were lost, or locked for the moment.
     """
     dialect = LEASES.of(connection)
 
@@ -79,7 +79,6 @@ def _renewal(dialect: LeaseDialect, leased: LeasedTable, *, lock_timeout: timede
 async def tokens_still_held(
     connection: AsyncConnection, leased: LeasedTable, items: Sequence[PipelineItem[Any]]
 ) -> frozenset[Any]:
-    """Return the tokens of `items` whose leases are valid; joins the caller's transaction."""
     token, expires_at = leased.column("lock_token"), leased.column("lock_expires_at")
     dialect = LEASES.of(connection)
     statement = select(token).where(dialect.matches_leases(leased), expires_at > database_instant())

@@ -36,8 +36,8 @@ _WITHOUT_ZONE = "timestamp without time zone"
 
 
 async def check_table(connection: AsyncConnection, leased: LeasedTable) -> None:
-    """Check the times that rowlock keeps in the table, and note whether its rows have places; joins
-    the transaction. `ModelError` for one without a zone.
+    """Note whether the rows of a table have places; `ModelError` if a time that rowlock keeps in it
+    has no zone.
     """
     times = [leased.column(name) for name in leased.lease_columns]
     times = [column for column in times if keeps_time(column.type)]
@@ -103,7 +103,7 @@ def plan_of(
     connection: Connection, query: Query, *, prefix: str, instead: tuple[str, str] = ("", "")
 ) -> Sequence[Row[Any]]:
     """Return the database's plan of `query`, which `prefix` asks for, with the first text of
-    `instead` replaced by the second; joins the caller's transaction.
+    `instead` replaced by the second.
     """
     if isinstance(query, str):
         return connection.exec_driver_sql(prefix + query.replace(*instead, 1)).all()
@@ -135,7 +135,6 @@ class Problem(NamedTuple):
 
 
 def indexes_of(connection: Connection, table: Table) -> tuple[IndexSeen, ...]:
-    """Return the indexes of a table; joins the transaction."""
     return LEASES.on(connection.dialect.name).indexes(connection, table)
 
 
@@ -154,7 +153,7 @@ def serving_index(
     place: str,
 ) -> str | None:
     """Return the index that serves `query`, a SELECT of a table which is ordered by the column
-    `place`; joins a transaction that writes nothing after.
+    `place`; the transaction writes nothing after.
     """
     names = [one.name for one in indexes if one.is_valid and place in one.body][:INDEXES_MAX]
     serving = LEASES.on(connection.dialect.name).serving
@@ -164,9 +163,7 @@ def serving_index(
 async def claim_problems(
     connection: AsyncConnection, pipeline: str, request: ClaimRequest
 ) -> list[Problem]:
-    """Return what is wrong with the indexes for the claims of a pipeline; joins a transaction that
-    writes nothing after.
-    """
+    """The transaction writes nothing after."""
     leased, table = request.leased, request.leased.table
     indexes = await connection.run_sync(indexes_of, table)
     problems = list(heartbeat_problems(leased, indexes))

@@ -1,10 +1,9 @@
 """Steps for the host's own migrations: adopt a table, index it, and undo both; and what Alembic's
 autogenerate needs to write them.
 
-The host's migration stays in charge: it hands in Alembic's ``op``, which runs the steps in the
-host's order and in the host's transaction. What a step does to columns never changes: a migration
-that was written once must do the same in three years, so a later column will come as a later step.
-An index is what the claims of this version want.
+The host's migration hands in Alembic's ``op``, which runs the steps in its order and transaction.
+What a step does to columns never changes: a migration that was written once must do the same in
+three years. An index is what the claims of this version want.
 
 Locks, on PostgreSQL: adding and dropping columns takes ``ACCESS EXCLUSIVE`` for a moment and
 rewrites nothing (``now()`` is stable, so even ``due_at`` is a change of the catalogue alone). The
@@ -245,14 +244,12 @@ def set_fillfactor(
     schema: str | None = None,
 ) -> None:
     """Leave room in each page of a PostgreSQL table, so that a heartbeat writes the row's new
-    version beside the old one.
+    version beside the old one, and touches no index (a heap-only update).
 
-    No index is touched then (a heap-only update). Rewrites nothing: pages that are full already
-    stay so until their rows move. Takes ``SHARE UPDATE EXCLUSIVE``, which lets reads and writes go
-    on. Does nothing on SQLite.
+    Pages that are full already stay so until their rows move. Takes ``SHARE UPDATE EXCLUSIVE``,
+    which lets reads and writes go on. Does nothing on SQLite.
 
-    `percent` is how far a page is filled at first, as PostgreSQL takes it: 10 to 100; None takes
-    the setting back.
+    `percent` is how far a page is filled at first, 10 to 100; None takes the setting back.
     """
     preparer = op.get_context().dialect.identifier_preparer
     quoted = preparer.format_table(table(table_name, schema=schema))

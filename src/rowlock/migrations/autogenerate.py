@@ -84,36 +84,30 @@ class WrittenStep(MigrateOperation):
 
     table_name: str
     schema: str | None
-    does: StepCall
+    name: str
+    given: Mapping[str, Any]
     downgrade: StepCall | None
-
-    @property
-    def name(self) -> str:
-        return self.does[0]
-
-    @property
-    def is_concurrent(self) -> bool:
-        return "concurrently" in self.does[1]
 
     def reverse(self) -> MigrateOperation:
         if self.downgrade is None:
             return ModifyTableOps(self.table_name, [])
-        return replace(self, does=self.downgrade, downgrade=self.does)
+        name, given = self.downgrade
+        return replace(self, name=name, given=given, downgrade=(self.name, self.given))
 
     def to_diff_tuple(self) -> tuple[Any, ...]:
-        return (self.name, self.table_name, *self.does[1].values())
+        return (self.name, self.table_name, *self.given.values())
 
 
 @Operations.implementation_for(WrittenStep)
 def _run(operations: Operations, step: WrittenStep) -> None:
     call = getattr(import_module(STEPS_MODULE), step.name)
-    call(operations, step.table_name, **step.does[1], schema=step.schema)
+    call(operations, step.table_name, **step.given, schema=step.schema)
 
 
 @renderers.dispatch_for(WrittenStep)
 def _render(context: AutogenContext, step: WrittenStep) -> str:
     context.imports.add(f"from {STEPS_MODULE} import {step.name}")
-    told = dict(step.does[1])
+    told = dict(step.given)
     if step.schema is not None:
         told["schema"] = step.schema
     if isinstance(ready := told.get("ready"), ClauseElement):
@@ -134,7 +128,7 @@ LINE_MAX = 96  # longest call that is written in one line, in characters
 def compare_claim_indexes(
     context: AutogenContext, steps: UpgradeOps, schemas: Collection[str | None]
 ) -> None:
-    """Add the steps that make each index of a claim anew that serves none; Alembic calls it."""
+    """Add the steps that make each index of a claim anew that serves none."""
     connection = context.connection
     if connection is None:
         return
@@ -239,7 +233,7 @@ def _rewrite(
         if steps == up.ops:
             continue
         concurrent = [
-            step for step in steps if isinstance(step, WrittenStep) and step.is_concurrent
+            step for step in steps if isinstance(step, WrittenStep) and "concurrently" in step.given
         ]
         others = [step for step in steps if step not in concurrent]
         if others and not several_databases:
@@ -263,7 +257,7 @@ def _check_drops(steps: Collection[MigrateOperation], tables: Tables) -> None:
         kind = step.name.removeprefix("drop_")
         if kind == step.name or (step.schema, step.table_name, kind) in added:
             continue
-        table, given = tables[step.schema, step.table_name], step.does[1]
+        table, given = tables[step.schema, step.table_name], step.given
         is_of_claims = "column" in given
         if (given["column"][0] if is_of_claims else PARKED) not in table.columns:
             continue
@@ -324,7 +318,7 @@ def _steps_of(
         if not isinstance(step, ModifyTableOps):
             yield _index_step(step, tables, is_new=is_new) or step
             if isinstance(step, CreateTableOp) and _is_leased(step.columns):
-                yield WrittenStep(step.table_name, step.schema, ("set_fillfactor", {}), None)
+                yield WrittenStep(step.table_name, step.schema, "set_fillfactor", {}, None)
             continue
         # Where the database has no identities, changes into them would come each time.
         kept = [
@@ -341,7 +335,7 @@ def _steps_of(
             yield ModifyTableOps(step.table_name, others, schema=step.schema)
         if _is_leased([one.column for one in others if isinstance(one, AddColumnOp)]):
             back = "set_fillfactor", {"percent": None}
-            yield WrittenStep(step.table_name, step.schema, ("set_fillfactor", {}), back)
+            yield WrittenStep(step.table_name, step.schema, "set_fillfactor", {}, back)
         yield from (own for _, own in pairs if own is not None)
 
 
@@ -349,7 +343,7 @@ def _is_leased(columns: Iterable[Any]) -> bool:
     return {"lock_token", "lock_expires_at"} <= {getattr(one, "name", None) for one in columns}
 
 
-def _index_step(step: MigrateOperation, tables: Tables, *, is_new: bool) -> WrittenStep | None:
+def _index_step(step: MigrateOperation, tables: Tables, *, is_new: bool) -> MigrateOperation | None:
     """Return our step for an index of claims, or of parked rows; None if it is another one."""
     if not isinstance(step, CreateIndexOp | DropIndexOp):
         return None
@@ -357,10 +351,7 @@ def _index_step(step: MigrateOperation, tables: Tables, *, is_new: bool) -> Writ
     table = tables.get((step.schema, str(step.table_name)))
     if table is None:
         return None
-    if isinstance(step, CreateIndexOp):
-        made_of = _declared(table, name)
-    else:
-        made_of = _read_from(step.to_index(), table)
+    made_of = _declared(table, name) if adds else _read_from(step.to_index(), table)
     told: dict[str, Any] = {"name": name}
     if not is_new:
         told["concurrently"] = True
@@ -372,8 +363,10 @@ def _index_step(step: MigrateOperation, tables: Tables, *, is_new: bool) -> Writ
             kind, builds = "parked_index", {} if made_of.key == KEY else {"key": made_of.key}
         case None:
             return None
-    calls = (f"add_{kind}", builds | told), (f"drop_{kind}", told)
-    return WrittenStep(table.name, table.schema, *(calls if adds else calls[::-1]))
+    ours = WrittenStep(
+        table.name, table.schema, f"add_{kind}", builds | told, (f"drop_{kind}", told)
+    )
+    return ours if adds else ours.reverse()
 
 
 def _declared(table: Table, name: str) -> OwnIndex | None:

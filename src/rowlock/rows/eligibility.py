@@ -43,12 +43,10 @@ class LockingPipeline:
     """A pipeline that locks rows of this model as related rows of its own, main rows in `leased`.
 
     Attributes:
-        on: which main row a related row belongs to; None if that is unknown: then each main row may
-            want each related row.
+        on: which main row a related row belongs to; None: each may want each related row.
         precedence_timeout: how long it is respected: related rows that have waited longer, and main
             rows that stepped back longer ago, do not count.
-        precedence_timeout_at_work: the same for a main row that is at work again and may still
-            lock.
+        precedence_timeout_at_work: the same for a main row that is at work again.
     """
 
     leased: LeasedTable
@@ -159,9 +157,7 @@ def is_awaiting(locking: LockingPipeline) -> ColumnElement[bool]:
 def is_awaited(
     leased: LeasedTable, locking: LockingPipeline, min_processing_interval: timedelta
 ) -> ColumnElement[bool]:
-    """A main row of `locking` came back for locks that it could not get, and this row may be one of
-    those. The reservation is written in the main row alone, so it ends with it.
-    """
+    """A main row of `locking` came back for locks that it could not get, and this may be one."""
     place = order_column(leased)
     waits_at_most = locking.precedence_timeout
     if not leased.has_schedule:

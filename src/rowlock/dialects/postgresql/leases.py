@@ -391,20 +391,12 @@ class PostgresqlLeases(LeaseDialect):
         }
 
     def held_parameters(
-        self,
-        leased: LeasedTable,
-        leases: Sequence[Lease],
-        slots: Sequence[Slot],
-        *,
-        columns: Sequence[Sequence[Any]],
-    ) -> dict[str, Any]:
-        given = {
-            f"rowlock_held_{name}": list(c) for (name, _), c in zip(slots, columns, strict=True)
-        }
+        self, leased: LeasedTable, leases: Sequence[Lease], values: Mapping[Slot, Sequence[Any]]
+    ) -> dict[str, Any] | None:
+        if not all(fits_array(type_) for _, type_ in values):
+            return None
+        given = {f"rowlock_held_{name}": list(each) for (name, _), each in values.items()}
         return self.lease_parameters(leased, leases) | given
-
-    def takes_arrays(self, slots: Sequence[Slot]) -> bool:
-        return all(fits_array(type_) for _, type_ in slots)
 
     async def has_places(self, connection: AsyncConnection, leased: LeasedTable) -> bool:
         """A view has none, and each partition, as each table that inherits, has its own."""
@@ -447,7 +439,7 @@ class PostgresqlLeases(LeaseDialect):
         numbers = func.array_agg(written.c.number, type_=ARRAY(Integer))
         return select(func.count(), case((are_all, null()), else_=numbers)).select_from(written)
 
-    def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> TableValuedAlias:
+    def unnested(self, leased: LeasedTable, slots: Iterable[Slot]) -> TableValuedAlias:
         leases = [("key", leased.key.type), ("token", leased.column("lock_token").type)]
         return unnested([*leases, *slots], name="held", prefix="rowlock_held_")
 

@@ -66,15 +66,6 @@ class PostgresqlTransactions(TransactionDialect):
     commits_single_statements = True
     claims_at_once = None
 
-    def is_begun_before(self, error: Exception) -> bool:
-        """Whether this is what psycopg raises then; asyncpg's transaction is ended."""
-        kind = type(error)
-        return (
-            kind.__module__.startswith("psycopg")
-            and kind.__name__ == "ProgrammingError"
-            and "'autocommit'" in str(error)
-        )
-
     async def end_stalled(
         self, engine: Engine, driver: Any, connect: Connect, *, older_than_s: float
     ) -> bool | None:

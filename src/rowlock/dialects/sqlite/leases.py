@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -320,28 +320,23 @@ class SqliteLeases(LeaseDialect):
 
     def lease_parameters(self, leased: LeasedTable, leases: Sequence[Lease]) -> dict[str, Any]:
         if _is_sent_as_json(leased):
-            given = self.held_parameters(leased, leases, (), columns=())
+            given = self.held_parameters(leased, leases, {})
             assert given is not None
             return given
         return {"rowlock_held_key": [key for key, _ in leases], "rowlock_held_lease": list(leases)}
 
     def held_parameters(
-        self,
-        leased: LeasedTable,
-        leases: Sequence[Lease],
-        slots: Sequence[Slot],
-        *,
-        columns: Sequence[Sequence[Any]],
+        self, leased: LeasedTable, leases: Sequence[Lease], values: Mapping[Slot, Sequence[Any]]
     ) -> dict[str, Any] | None:
-        types = [leased.key.type, leased.column("lock_token").type, *(one for _, one in slots)]
+        types = [type_ for _, type_ in values]
+        if not all(map(is_read_alike, types)):
+            return None
+        types = [leased.key.type, leased.column("lock_token").type, *types]
         keys, tokens = [key for key, _ in leases], [token for _, token in leases]
-        written = as_json(types, [keys, tokens, *columns])
+        written = as_json(types, [keys, tokens, *values.values()])
         return None if written is None else {"rowlock_held": written}
 
-    def takes_arrays(self, slots: Sequence[Slot]) -> bool:
-        return all(is_read_alike(one) for _, one in slots)
-
-    def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> FromClause:
+    def unnested(self, leased: LeasedTable, slots: Iterable[Slot]) -> FromClause:
         given = func.json_each(bindparam("rowlock_held", type_=Text)).table_valued("value")
         leases = [("key", leased.key.type), ("token", leased.column("lock_token").type)]
         columns = [
