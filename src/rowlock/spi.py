@@ -26,9 +26,9 @@ from rowlock.leases.table_looks import (
     serving_index,
     unserved,
 )
+from rowlock.pipelines.attempt import Gate, Seams, ready_condition
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.fetcher import claim_parts
-from rowlock.pipelines.hooks import Gate, Seams, ready_condition
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.run import PipelineRun
 from rowlock.pipelines.settings import DURATION_MAX, WORKERS_MAX, Duration

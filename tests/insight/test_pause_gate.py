@@ -10,7 +10,7 @@ from sqlalchemy import MetaData, insert
 from rowlock import ConfigurationError, PipelineManager, Reset, database_now, events
 from rowlock.insight import InsightTables, insight_tables
 from rowlock.insight.tables import tables_of
-from rowlock.pipelines.hooks import Seams
+from rowlock.pipelines.attempt import Seams
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events

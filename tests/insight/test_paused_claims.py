@@ -12,8 +12,8 @@ from sqlalchemy.dialects import sqlite
 from rowlock.dialects.sqlite.leases import _due
 from rowlock.insight import insight_tables
 from rowlock.leases.claim_request import Position, Range
+from rowlock.pipelines.attempt import Seams
 from rowlock.pipelines.fetcher import ClaimBuilder
-from rowlock.pipelines.hooks import Seams
 from rowlock.rows.expressions import of_no_row
 from rowlock.testing import TemporaryDatabase, stepping
 

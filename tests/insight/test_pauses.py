@@ -20,7 +20,7 @@ from rowlock.insight import InsightTables, insight_tables
 from rowlock.insight.actions import Actions
 from rowlock.insight.asking import PipelineHost
 from rowlock.insight.steering import AlreadyPaused, NotPausable
-from rowlock.pipelines.hooks import Seams
+from rowlock.pipelines.attempt import Seams
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import HANG_S_MAX, Run, RunPipeline

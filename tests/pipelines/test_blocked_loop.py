@@ -21,7 +21,7 @@ from sqlalchemy import event, false
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from rowlock import Apply, Outcome, PipelineItem, PipelineManager, Related, events
-from rowlock.pipelines.settler import ABORTS_MAX
+from rowlock.pipelines.settler import OVERRUNS_MAX
 from rowlock.testing import TemporaryDatabase
 
 from ..host import (
@@ -310,4 +310,4 @@ async def test_an_outcome_that_always_blocks_fails_in_the_end(
     row = (await read_all(sqlite_database, Run))[0]
     assert (row.status, row.attempts) == ("queued", 1)
     assert "was stalled" in row.last_error
-    assert cuts == ABORTS_MAX + 1
+    assert cuts == OVERRUNS_MAX

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rowlock import ConfigurationError, ModelError, SettingsError, events
-from rowlock.pipelines.hooks import rule_for
+from rowlock.pipelines.attempt import rule_for
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, VolumePipeline, heard_events

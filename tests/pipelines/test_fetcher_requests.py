@@ -12,8 +12,8 @@ from sqlalchemy import ColumnElement
 
 from rowlock.errors import HostCodeError, ModelError
 from rowlock.leases.claim_request import Position
+from rowlock.pipelines.attempt import ready_condition
 from rowlock.pipelines.fetcher import UNREADABLE_S, ClaimBuilder
-from rowlock.pipelines.hooks import ready_condition
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 

@@ -9,8 +9,8 @@ from sqlalchemy import Column, MetaData, String, Table, insert, select, true
 
 from rowlock import ConfigurationError, PipelineManager, events
 from rowlock.leases.claim_request import Position
+from rowlock.pipelines.attempt import Seams
 from rowlock.pipelines.fetcher import ClaimBuilder
-from rowlock.pipelines.hooks import Seams
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase, stepping
 

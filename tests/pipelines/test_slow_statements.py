@@ -92,7 +92,7 @@ async def test_the_first_batch_is_small(
 
 
 @virtual_time
-async def test_a_result_is_tried_for_longer_while_others_get_through(
+async def test_a_result_is_tried_as_long_as_its_lease_is_renewed(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """A result that had no turn for one lease would be dropped, though the database is there and
@@ -106,10 +106,7 @@ async def test_a_result_is_tried_for_longer_while_others_get_through(
             virtual_database.session_factory, VolumePipeline(lock_timeout=3, heartbeat_trigger=1.5)
         ) as steps:
             [item] = await steps.fetch_once()
-            writer = steps.run.settler._writer
             item.trusted_until += 1000  # as if it had been renewed
-            for second in range(12):
-                loop.call_later(second, lambda: setattr(writer, "wrote_at", loop.time()))
             loop.call_later(12, faults.heal)
             await steps.work_once()
             assert (counted(steps)["applied"], counted(steps)["retried"]) == (1, 0)
@@ -127,10 +124,7 @@ async def test_a_result_that_never_gets_through_is_given_up(
         loop = asyncio.get_running_loop()
         async with stepping(virtual_database.session_factory, pipeline) as steps:
             [item] = await steps.fetch_once()
-            writer = steps.run.settler._writer
             item.trusted_until += 1000
-            for second in range(100):
-                loop.call_later(second, lambda: setattr(writer, "wrote_at", loop.time()))
             loop.call_later(40, faults.heal)
             began_at = loop.time()
             await steps.work_once()

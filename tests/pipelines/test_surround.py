@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from rowlock import Apply, Outcome, Park, PipelineItem, PipelineManager, Retry, events
-from rowlock.pipelines.attempt import Attempt, Raised, Result, Returned
-from rowlock.pipelines.hooks import surrounded
+from rowlock.pipelines.attempt import Attempt, Raised, Result, Returned, surrounded
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Volume, VolumePipeline, heard_events

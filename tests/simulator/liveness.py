@@ -28,7 +28,7 @@ from sqlalchemy.orm import Session
 
 from rowlock import Fetcher, Pipeline
 from rowlock.clock import JITTER
-from rowlock.pipelines.hooks import Gate
+from rowlock.pipelines.attempt import Gate
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.settings import DURATION_MAX
 from rowlock.rows.eligibility import PRECEDENCE_TIMEOUTS_PER_WINDOW

@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
 from rowlock import Pipeline, pipeline_hinter
-from rowlock.pipelines.hooks import Gate
+from rowlock.pipelines.attempt import Gate
 
 from .environment.engines import Engines, PooledEngine
 from .environment.processes import Process, current_process

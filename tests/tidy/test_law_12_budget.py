@@ -25,7 +25,7 @@ LINES = {
     "leases": 2670,
     "locks": 647,
     "migrations": 678,
-    "pipelines": 6486,
+    "pipelines": 6406,
     "rows": 2335,
     "services": 600,
     "streams": 13489,
@@ -34,7 +34,7 @@ LINES = {
     "tests": 121962,
 }
 """Most lines of each part of the package, and of `tests`."""
-FILES_MAX = 237
+FILES_MAX = 236
 """Most modules of the package."""
 BASE_EXCEPTIONS_MAX, BLIND_MAX = 34, 68
 ROOM = 300

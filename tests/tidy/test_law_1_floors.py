@@ -53,7 +53,7 @@ FRONT_DOOR_FLOOR = 6
 it, as a host does.
 """
 STAGES: dict[str, int] = {
-    **dict.fromkeys(("hooks", "lock_graph", "schedules", "attempt"), 0),
+    **dict.fromkeys(("lock_graph", "schedules", "attempt"), 0),
     **dict.fromkeys(("heartbeat_thread", "heartbeater"), 1),
     **dict.fromkeys(("planner", "writer", "settler"), 2),
     **dict.fromkeys(("worker",), 3),

@@ -21,7 +21,7 @@ from pydantic import (
 from rowlock import PipelineSettings, SettingsKeywords
 from rowlock.dispatch.engine import class_name
 from rowlock.errors import SettingsError
-from rowlock.pipelines.hooks import ErrorRule, RetryOn
+from rowlock.pipelines.attempt import ErrorRule, RetryOn
 from rowlock.pipelines.outcomes import delay_of
 from rowlock.pipelines.settings import ATTEMPTS_MAX
 from rowlock.spi import DURATION_MAX

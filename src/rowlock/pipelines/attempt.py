@@ -1,31 +1,274 @@
-"""One attempt at host code, with every way in which it can end.
+"""The host's code, contained and bounded: its hooks, the errors that it expects, what it puts
+around every attempt, and one attempt with every way in which it can end.
 
 Host code may return, raise, be cancelled by us, cancel itself, or not end. Each becomes a value, so
 that no worker dies of its host's code. What ends in its first step, which is taken by hand, costs
 neither a task nor an `Attempt`.
+
+Gates and surroundings concern all pipelines of a manager alike: a pause, a span, a field of log
+lines. They harm no outcome: what is around an attempt sees its error and cannot swallow it, and
+what it raises itself is logged and goes no further.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager, ExitStack
 from contextvars import Context, copy_context
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
+from sqlalchemy import Column, ColumnElement
 from sqlalchemy.exc import SQLAlchemyError
 
 from rowlock.database.transaction import OUT_OF_TIME
-from rowlock.errors import HOST_ERRORS, HostCodeError, ProcessCancelledError, describe
+from rowlock.errors import (
+    HOST_ERRORS,
+    ConfigurationError,
+    HostCodeError,
+    ModelError,
+    OutcomeError,
+    ProcessCancelledError,
+    SettingsError,
+    describe,
+)
 from rowlock.leases.item import PipelineItem
-from rowlock.pipelines.hooks import Surround, surrounded
-from rowlock.pipelines.outcomes import copied, forget_raising
+from rowlock.logs import get_logger
+from rowlock.pipelines.outcomes import copied, delay_of, forget_raising
 from rowlock.pipelines.settings import PipelineSettings
+from rowlock.rows.expressions import with_names_of_its_own
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.updates import compared_column
 from rowlock.tasks import ENDED, LEFT_BEHIND, DaemonThreads
+
+logger = get_logger(__name__)
+
+
+def as_condition(given: object) -> ColumnElement[Any] | None:
+    """Return the host's SQL expression with parameter names of its own; None if it is none."""
+    # A mapped attribute, such as a boolean column, stands for its column.
+    condition = getattr(given, "expression", given)
+    return with_names_of_its_own(condition) if isinstance(condition, ColumnElement) else None
+
+
+Gate = Callable[[LeasedTable, str], ColumnElement[bool]]
+"""Returns a condition of every claim, for the table and the name of a pipeline."""
+Surround = Callable[[PipelineItem[Any]], AbstractContextManager[object]]
+"""Returns what is entered before `process` is called for an item, and left behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seams:
+    """What a host adds to every pipeline of a manager."""
+
+    gates: tuple[Gate, ...] = ()
+    surround: tuple[Surround, ...] = ()
+
+    @classmethod
+    def of(cls, gates: Iterable[Gate], surround: Iterable[Surround]) -> Seams:
+        return cls(_functions("gates", gates), _functions("surround", surround))
+
+    def conditions(self, leased: LeasedTable, pipeline: str) -> tuple[ColumnElement[bool], ...]:
+        conditions = []
+        for gate in self.gates:
+            given = gate(leased, pipeline)
+            condition = as_condition(given)
+            if condition is None:
+                raise ConfigurationError(
+                    f"the gate {getattr(gate, '__qualname__', repr(gate)):.100} must return one SQL"
+                    f" expression for {pipeline}, not {given!r:.100}"
+                )
+            conditions.append(condition)
+        return tuple(conditions)
+
+
+NO_SEAMS: Final = Seams()
+
+
+def _functions(name: str, given: Iterable[Any]) -> tuple[Any, ...]:
+    functions = tuple(given) if isinstance(given, Iterable) else (given,)
+    if not isinstance(given, Iterable) or not all(callable(one) for one in functions):
+        raise ConfigurationError(f"{name} is a list of functions, not {given!r:.100}")
+    return functions
+
+
+async def surrounded(
+    call: Callable[[], Awaitable[T]], surround: Sequence[Surround], item: PipelineItem[Any]
+) -> T:
+    """Return the result of `call`, made within what `surround` gives for `item`."""
+    fields = {"pipeline": item.lock_owner, "row_id": item.id}
+
+    def leave(manager: AbstractContextManager[object], *raised: Any) -> None:
+        try:
+            manager.__exit__(*raised)
+        except HOST_ERRORS as error:
+            # One that is a generator lets the attempt's own error through.
+            if error is not raised[1]:
+                text = "%(pipeline)s: a context manager around an attempt raised on exit"
+                logger.exception(text, fields)
+
+    with ExitStack() as stack:
+        for make in surround:
+            try:
+                manager = make(item)
+                manager.__enter__()
+            except HOST_ERRORS:
+                text = "%(pipeline)s: a context manager around an attempt raised on entry"
+                logger.exception(text, fields)
+            else:
+                stack.push(partial(leave, manager))
+        return await call()
+
+
+Delay: TypeAlias = timedelta | float | Callable[[Any], timedelta | float | None] | None
+"""How long a row rests after an error: a duration, a function of the error, or the backoff."""
+RetryOn: TypeAlias = Sequence[type[BaseException]] | Mapping[type[BaseException], Delay]
+"""Errors that are retried; as a mapping, each with its delay."""
+ParkOn: TypeAlias = Sequence[type[BaseException]]
+"""Errors that set the row aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRule:
+    """The outcome of an error: the row is set aside, or rests for the `delay`."""
+
+    parks: bool
+    delay: Delay = None
+
+    def delay_after(self, error: BaseException) -> timedelta | float | None:
+        """Return how long the row rests, None for the backoff; host code may raise anything."""
+        if not callable(self.delay):
+            return self.delay
+        try:
+            delay = self.delay(error)
+            return delay if delay is None else delay_of(delay)
+        except Exception as wrong:
+            # Logged together with what the function was asked about.
+            raise wrong from error
+
+
+ErrorRules: TypeAlias = dict[type, ErrorRule]
+
+
+def error_rules(name: str, leased: LeasedTable, *, retry_on: object, park_on: object) -> ErrorRules:
+    """Read `retry_on` and `park_on` as the host wrote them."""
+    rules: ErrorRules = {}
+    for error in _classes(name, "retry_on", retry_on):
+        delay = retry_on[error] if isinstance(retry_on, Mapping) else None
+        _check_delay(name, leased, error, delay=delay)
+        rules[error] = ErrorRule(parks=False, delay=delay)
+    for error in _classes(name, "park_on", park_on):
+        if error in rules:
+            raise SettingsError(
+                f"{name}: {error.__name__} stands in retry_on and in park_on; take it out of one of"
+                " them",
+                pipeline=name,
+                settings=("retry_on", "park_on"),
+            )
+        _need_schedule(leased, f"{name}.park_on")
+        rules[error] = ErrorRule(parks=True)
+    return rules
+
+
+def rule_for(rules: ErrorRules, error: BaseException) -> ErrorRule | None:
+    """Return the rule for the nearest class of `error`; None if there is none."""
+    return next((rules[cls] for cls in type(error).__mro__ if cls in rules), None)
+
+
+def _classes(name: str, setting: str, given: object) -> tuple[type[BaseException], ...]:
+    # One class alone is what `except` would take as well.
+    if isinstance(given, type):
+        given = (given,)
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+        raise SettingsError(
+            f"{name}.{setting} is a tuple of exception classes, such as (ConnectionError,), not"
+            f" {given!r:.100}",
+            pipeline=name,
+            settings=(setting,),
+        )
+    classes = tuple(given)
+    for one in classes:
+        if not (isinstance(one, type) and issubclass(one, BaseException)):
+            raise SettingsError(
+                f"{name}.{setting} names {one!r:.100}, which is no exception class; write the"
+                " class, without brackets behind it",
+                pipeline=name,
+                settings=(setting,),
+            )
+    return classes
+
+
+def _check_delay(name: str, leased: LeasedTable, error: type, *, delay: object) -> None:
+    if delay is None:
+        return
+    _need_schedule(leased, f"the delay of {error.__name__} in {name}.retry_on")
+    if callable(delay):
+        return
+    try:
+        delay_of(delay)  # type: ignore[arg-type]
+    except OutcomeError:
+        raise SettingsError(
+            f"{name}.retry_on: the delay of {error.__name__} is {delay!r:.100}; it must be a"
+            " timedelta, seconds, or a function of the error that returns one of them",
+            pipeline=name,
+            settings=("retry_on",),
+        ) from None
+
+
+def _need_schedule(leased: LeasedTable, what: str) -> None:
+    if not leased.has_schedule:
+        raise ModelError(
+            f"{what} needs ScheduleColumns, which {leased.name} does not have; mix them in",
+            model=leased.name,
+        )
+
+
+def ready_condition(
+    name: str, leased: LeasedTable, ready: Callable[[], ColumnElement[bool]]
+) -> ColumnElement[bool]:
+    """Return what the host's `ready` says; `ModelError` if that is no SQL expression."""
+    try:
+        given = ready()
+    except asyncio.CancelledError as error:
+        raise HostCodeError(f"{name}.ready() ended with {describe(error)}") from error
+    condition = as_condition(given)
+    if condition is None:
+        raise ModelError(
+            f"{name}.ready() must return one SQL expression, such as {leased.name}.status =="
+            f" 'submitted', not {given!r:.100}",
+            model=leased.name,
+        )
+    return condition
+
+
+def intent_columns(name: str, leased: LeasedTable, intent: object) -> tuple[Column[Any], ...]:
+    """Return the columns of `intent`; `ModelError` for one unknown, or written by rowlock."""
+    if isinstance(intent, str) or not isinstance(intent, Sequence):
+        raise ModelError(
+            f"{name}.intent is a list of columns, not {intent!r:.100}", model=leased.name
+        )
+    try:
+        columns = tuple(dict.fromkeys(compared_column(leased, key) for key in intent))
+    except OutcomeError as error:
+        raise ModelError(
+            f"{name}.intent: {error.args[0]}", model=leased.name, column=error.column
+        ) from None
+    for column in columns:
+        if column.key in leased.lease_columns or column is leased.key:
+            raise ModelError(
+                f"{name}.intent names {leased.name}.{column.name}, which no service changes for"
+                " itself; list columns of the host's",
+                model=leased.name,
+                column=column.name,
+            )
+    return columns
+
 
 T = TypeVar("T")
 
@@ -91,10 +334,8 @@ def first_step(call: Call, variables: Context) -> Returned | Raised | RestOfCall
 
 
 class Attempt:
-    """Runs one call of host code and can end it; None as `timeout_s` sets no limit.
-
-    A call that catches its cancellation may still return a value, which then counts: whether it can
-    be applied is the lease's business.
+    """Runs one call of host code and can end it. One that catches its cancellation may still return
+    a value, which then counts: whether it can be applied is the lease's business.
     """
 
     def __init__(self, call: Call, *, timeout_s: float | None, grace_s: float) -> None:
@@ -120,7 +361,7 @@ class Attempt:
         return not self.is_running
 
     def on_late_result(self, act: Callable[[Result], None]) -> None:
-        """Call `act` with what an abandoned call comes to in the end, at once if it has ended."""
+        """Call `act` with what an abandoned call comes to, at once if it has ended."""
         self._on_late_result = act
         if self._late_result is not None:
             act(self._late_result)
@@ -135,10 +376,8 @@ class Attempt:
             self._call_later(self._grace_s, self._abandon)
 
     async def run_here(self, on_abandoned: Callable[[], None]) -> Result | None:
-        """Run the call in the caller's task, which is what `end` cancels.
-
-        If it has ignored `end` for `grace_s`, `on_abandoned` is called meanwhile, and it returns
-        None in the end.
+        """Run the call in the caller's task, which is what `end` cancels. If it ignores that for
+        `grace_s`, `on_abandoned` is called meanwhile, and it returns None in the end.
         """
         if self.ended is not None:
             return self.ended
@@ -280,8 +519,6 @@ async def _in_the_loop(call: Awaitable[Any], *, unwanted: bool) -> Any:
 
 
 class HostCalls:
-    """Makes attempts, which the callers begin; `threads` run plain functions of the host's."""
-
     def __init__(self, name: str, settings: PipelineSettings) -> None:
         limit = settings.process_timeout
         self._timeout_s = None if limit is None else limit.total_seconds()
@@ -306,11 +543,10 @@ class HostCalls:
         return Attempt(call, timeout_s=self._timeout_s or timeout_s, grace_s=self._grace_s)
 
     def abandon(self, attempt: Attempt) -> None:
-        """Remember an attempt that would not end, and forget those that have ended meanwhile."""
+        # Forgets those that have ended meanwhile.
         self._abandoned = [*self.abandoned(), attempt]
 
     def abandoned(self) -> list[Attempt]:
-        """Return the abandoned attempts that still run; as many as the host lets hang."""
         return [attempt for attempt in self._abandoned if attempt.is_running]
 
     def close(self) -> None:

@@ -22,8 +22,7 @@ from rowlock.hints import PipelineHinter
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related import RelatedLocker
 from rowlock.logs import get_logger
-from rowlock.pipelines.attempt import Attempt, HostCalls
-from rowlock.pipelines.hooks import NO_SEAMS, ErrorRules
+from rowlock.pipelines.attempt import NO_SEAMS, Attempt, ErrorRules, HostCalls
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.schedules import RowSchedules
 from rowlock.pipelines.settings import PipelineSettings
@@ -96,7 +95,6 @@ class ItemQueue(Generic[ModelT]):
 
     @property
     def room(self) -> int:
-        # How many items should be claimed.
         if self.holds_ahead:
             return self.places
         return max(0, min(self.places, self.idle() - len(self._items)))
@@ -111,7 +109,6 @@ class ItemQueue(Generic[ModelT]):
         return len(self._items) < self.low_watermark if self.holds_ahead else self.room > 0
 
     def look_ahead(self) -> None:
-        """Set the capacity for the next claim, from how long rows waited lately."""
         if not self.grows:
             return
         is_slow = self._longest_wait_s > SHRINKS_ABOVE_S
@@ -336,7 +333,6 @@ class PipelineContext(Generic[ModelT]):
         )
 
     def of(self, item: PipelineItem[ModelT], **more: object) -> dict[str, object]:
-        # The fields of a log line.
         return {"pipeline": self.name, "row_id": item.id, **more}
 
     def emit_for(

@@ -38,9 +38,9 @@ from rowlock.leases.item import PipelineItem
 from rowlock.leases.release import mend_stamps, sweep
 from rowlock.leases.table_looks import check_table
 from rowlock.logs import get_logger
+from rowlock.pipelines.attempt import ready_condition
 from rowlock.pipelines.context import FRESH_S, FRESH_S_MAX, PipelineContext
 from rowlock.pipelines.heartbeater import Heartbeater
-from rowlock.pipelines.hooks import ready_condition
 from rowlock.pipelines.schedules import Periodic, checked_time
 from rowlock.pipelines.settler import release_items
 from rowlock.pipelines.statistics import LOADER
@@ -179,21 +179,18 @@ class PeriodicRows(Generic[ModelT]):
 
     async def ensure(self) -> None:
         """Insert missing rows. A refusal is logged, others need not wait; an outage is raised."""
-        name, insert = self.context.name, partial(self.context.transact, self._work)
-        purpose, unready = "insert periodic rows", list[Any]()
-        try:
+        name, unready = self.context.name, list[Any]()
+        for is_last in (False, True):
             try:
-                unready = await insert(purpose=purpose)
+                unready = await self.context.transact(self._work, purpose="insert periodic rows")
+                break
+            # Another replica may have inserted them at the same time; other errors come again.
             except Exception as error:
                 if is_outage(error):
                     raise
-                # Another replica may have inserted them at the same time; other errors come again.
-                unready = await insert(purpose=purpose)
-        except Exception as error:
-            if is_outage(error):
-                raise
-            extra = {"pipeline": name, "rows": len(self._rows)}
-            logger.exception("%(pipeline)s: periodic rows could not be inserted", extra)
+                if is_last:
+                    extra = {"pipeline": name, "rows": len(self._rows)}
+                    logger.exception("%(pipeline)s: periodic rows could not be inserted", extra)
         if unready:
             logger.warning(
                 "%(pipeline)s: periodic rows are not ready and are never claimed: %(keys)s;"

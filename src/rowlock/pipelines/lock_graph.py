@@ -1,9 +1,8 @@
-"""Which pipeline locks whose rows: declared by `locks` on the class, checked for circles before
-anything starts.
+"""Which pipeline locks whose rows: declared by `locks` on the class.
 
-Two uses. A row is not claimed by its own pipeline while a row of a pipeline that locks it waits for
-it, so that busy children do not starve their parent. And pipelines that lock each other's rows in a
-circle are refused, since each may wait for the next.
+A row is not claimed by its own pipeline while a row of a pipeline that locks it waits for it, so
+that busy children do not starve their parent. And pipelines that lock each other's rows in a circle
+are refused before anything starts, since each may wait for the next.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, ColumnExpressionArgument
 
 from rowlock.errors import LockCycleError, ModelError
-from rowlock.pipelines.hooks import as_condition, ready_condition
+from rowlock.pipelines.attempt import as_condition, ready_condition
 from rowlock.rows.eligibility import LockingPipeline
 from rowlock.rows.leased_table import LeasedTable, relation_between
 

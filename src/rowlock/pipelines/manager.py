@@ -17,8 +17,8 @@ from rowlock.database.notify_channel import check_name, notifying_engine
 from rowlock.errors import ConfigurationError, PipelineError
 from rowlock.hints import Notifier, PipelineHinter, pipeline_hinter
 from rowlock.logs import get_logger, tell_counts
+from rowlock.pipelines.attempt import Gate, Seams, Surround
 from rowlock.pipelines.heartbeat_thread import HeartbeatThread
-from rowlock.pipelines.hooks import Gate, Seams, Surround
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.pipeline import Pipeline, check_is_built
 from rowlock.pipelines.statistics import ItemView, ManagerHealth, PipelineStatistics

@@ -6,6 +6,7 @@ is copied when `process` returns, since the host may go on changing its dicts an
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import (
     Awaitable,
     Callable,
@@ -202,12 +203,26 @@ def forget_raising(error: BaseException) -> None:
             BaseException.__setattr__(leaf, "__suppress_context__", False)
 
 
-def as_outcome(returned: object) -> Outcome:
-    """Return what `process` returned as an outcome; None is ``Apply()``."""
-    if returned is None:
-        return Apply()
+def as_outcome(returned: object, *, hook: str = "process", allows_none: bool = True) -> Outcome:
+    """Return what the host's `hook` returned as an outcome; None is ``Apply()``, if it may be."""
     if isinstance(returned, OUTCOMES):
         return cast("Outcome", returned)
+    if returned is None:
+        if allows_none:
+            return Apply()
+        raise OutcomeError(
+            f"{hook} returned None: return Apply(...), or annotate it with -> None (or with"
+            " -> Outcome | None) if that means Apply()"
+        )
+    if inspect.iscoroutine(returned):
+        returned.close()
+        raise OutcomeError(
+            f"{hook} returned the coroutine {returned.__qualname__}, which was not awaited: write"
+            " `return await ...`"
+        )
+    if isinstance(returned, type):
+        name = returned.__name__
+        raise OutcomeError(f"{hook} returned the class {name}: write {name}()")
     names = ", ".join(kind.__name__ for kind in OUTCOMES)
     raise OutcomeError(
         f"process must return {names} or None, not an object of type {type(returned).__name__}"
@@ -216,24 +231,17 @@ def as_outcome(returned: object) -> Outcome:
 
 def check_outcome(leased: LeasedTable, outcome: Outcome) -> None:
     """Refuse an outcome that cannot be written to this model, before any transaction is opened."""
-    match outcome:
-        case Apply():
-            columns_written(leased, outcome.values)
-            if has_values_alone(outcome):
-                return
-            _check_due(leased, outcome)
-            _check_beside(leased, outcome)
-        case Delete():
-            _check_beside(leased, outcome)
-        case Retry():
-            columns_written(leased, outcome.values)
-            _check_due(leased, outcome)
-        case Park():
-            _need_schedule(leased, "Park")
-            if not isinstance(outcome.reason, str):
-                raise OutcomeError("Park takes a text that says why")
-        case Reset():
-            pass
+    if isinstance(outcome, Apply | Retry):
+        columns_written(leased, outcome.values)
+        if isinstance(outcome, Apply) and has_values_alone(outcome):
+            return
+        _check_due(leased, outcome)
+    if isinstance(outcome, Apply | Delete):
+        _check_beside(leased, outcome)
+    if isinstance(outcome, Park):
+        _need_schedule(leased, "Park")
+        if not isinstance(outcome.reason, str):
+            raise OutcomeError("Park takes a text that says why")
 
 
 def has_values_alone(outcome: Apply) -> bool:

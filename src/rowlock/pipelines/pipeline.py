@@ -17,7 +17,6 @@ from datetime import timedelta
 from functools import wraps
 from types import NoneType, UnionType
 from typing import (
-    Annotated,
     Any,
     ClassVar,
     Final,
@@ -37,11 +36,7 @@ from rowlock.errors import ConfigurationError, ModelError, PipelineError, Settin
 from rowlock.hints import PipelineHinter, declare_intent
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related import check_one_database
-from rowlock.pipelines.context import AHEAD_MAX, ItemQueue, PipelineContext
-from rowlock.pipelines.fetcher import Fetcher
-from rowlock.pipelines.heartbeat_thread import HeartbeatThread
-from rowlock.pipelines.heartbeater import Heartbeater
-from rowlock.pipelines.hooks import (
+from rowlock.pipelines.attempt import (
     NO_SEAMS,
     ParkOn,
     RetryOn,
@@ -50,6 +45,10 @@ from rowlock.pipelines.hooks import (
     intent_columns,
     ready_condition,
 )
+from rowlock.pipelines.context import AHEAD_MAX, ItemQueue, PipelineContext
+from rowlock.pipelines.fetcher import Fetcher
+from rowlock.pipelines.heartbeat_thread import HeartbeatThread
+from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.lock_graph import LockGraph, Related, declared_locks
 from rowlock.pipelines.outcomes import Outcome, Retry
 from rowlock.pipelines.run import PipelineRun
@@ -71,7 +70,7 @@ from rowlock.rows.updates import ColumnKey
 from rowlock.schedules import Schedule
 
 _NAMES_NONE = re.compile(r"\bNone(Type)?\b|\bOptional\b")
-_PASSED_ON = frozenset({Annotated, Awaitable, Coroutine, Union, UnionType})
+_PASSED_ON = frozenset({Awaitable, Coroutine, Union, UnionType})
 """What is looked into: of each, only what a caller gets."""
 
 
@@ -82,24 +81,18 @@ def may_return_none(function: Any) -> bool:
     if "return" not in annotations:
         return False
     try:
-        return _has_none(get_type_hints(inner, include_extras=True)["return"])
+        return _has_none(get_type_hints(inner)["return"])
     # Names that are there for type checkers alone, or the host's own classes.
     except Exception:  # noqa: BLE001
         return bool(_NAMES_NONE.search(str(annotations["return"])))
 
 
 def _has_none(kind: Any) -> bool:
-    if kind in (Any, NoneType, object):
-        return True
     origin = get_origin(kind)
     if origin not in _PASSED_ON:
-        return False
+        return kind in (Any, NoneType, object)
     parts = get_args(kind)
-    if origin is Annotated:
-        parts = parts[:1]
-    elif origin is Coroutine:
-        parts = parts[2:]
-    return any(map(_has_none, parts))
+    return any(map(_has_none, parts[2:] if origin is Coroutine else parts))
 
 
 HOOKS = ("on_refused", "on_stale", "process", "ready", "schedule_of")

@@ -11,7 +11,6 @@ them into column values and knows nothing of sessions.
 
 from __future__ import annotations
 
-import inspect
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -39,9 +38,8 @@ from rowlock.leases.apply import RelatedWrite, RowWrite
 from rowlock.leases.claim import may_be_newer
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
-from rowlock.pipelines.attempt import Ended, Raised, Result, Returned
+from rowlock.pipelines.attempt import Ended, Raised, Result, Returned, rule_for
 from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.hooks import rule_for
 from rowlock.pipelines.outcomes import (
     RAISABLE,
     SUCCESSES,
@@ -76,24 +74,6 @@ from rowlock.rows.updates import (
 logger = get_logger(__name__)
 
 NAMES_SHOWN_MAX = 5
-
-
-def check_returned(value: object, *, hook: str, allows_none: bool) -> None:
-    """Refuse a forgotten return, await or pair of brackets."""
-    if value is None:
-        if not allows_none:
-            raise OutcomeError(
-                f"{hook} returned None: return Apply(...), or annotate it with -> None (or with"
-                " -> Outcome | None) if that means Apply()"
-            )
-    elif inspect.iscoroutine(value):
-        value.close()
-        raise OutcomeError(
-            f"{hook} returned the coroutine {value.__qualname__}, which was not awaited: write"
-            " `return await ...`"
-        )
-    elif isinstance(value, type):
-        raise OutcomeError(f"{hook} returned the class {value.__name__}: write {value.__name__}()")
 
 
 def check_written(leased: LeasedTable, item: PipelineItem[Any], outcome: Outcome) -> None:
@@ -259,8 +239,7 @@ def checked(
     if type(value) is Apply:
         outcome: Outcome = value
     else:
-        check_returned(value, hook=hook, allows_none=allows_none)
-        outcome = as_outcome(value)
+        outcome = as_outcome(value, hook=hook, allows_none=allows_none)
     check_outcome(context.leased, outcome)
     if isinstance(outcome, Apply | Delete) and outcome.related != {}:
         check_related(item, outcome.related)
@@ -342,8 +321,6 @@ def reason_parked(item: PipelineItem[Any], outcome: Outcome, settings: PipelineS
 
 
 class Planner:
-    """Turns outcomes of one transaction into writes."""
-
     rng: Randomness = random
 
     def __init__(
@@ -458,7 +435,7 @@ class Planner:
         return written
 
     def _reason_to_park(self, item: PipelineItem[Any]) -> tuple[str | None, Sequence[Column[Any]]]:
-        """Return why a failure sets the row aside, or None, and the columns on which that rests."""
+        """With the columns on which that rests, if any."""
         # Asked first: no service can take that back.
         if has_no_attempt_left(item, self._settings):
             return f"gave up after {item.attempt} attempts", ()

@@ -127,10 +127,8 @@ class PipelineRun(Generic[ModelT]):
 
     def release_strays(self) -> None:
         """Release each tracked item that is not queued, in progress or being settled: a bug lost
-        it, and its lease would be renewed for ever.
-
-        An item moves between queue, worker and settler within one step of the loop, so one in
-        transit is not taken for a stray.
+        it, and its lease would be renewed for ever. None is in transit between two steps of the
+        loop.
         """
         queued, in_progress = frozenset(self.context.queue.waiting()), self.context.in_progress
         placed = (queued, in_progress, self.settler)
@@ -191,7 +189,13 @@ class PipelineRun(Generic[ModelT]):
         self.pool.is_over = True
         await self._supervisor.stop(timeout_s=self._last_wait_s())
         self.release_strays()
-        await self._background_ends(monotonic() + self._last_wait_s())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._last_wait_s()):
+                # Outcomes that are written with others have no task of their own.
+                await self.settler.wait_until_idle()
+                # What ends may begin more: an outcome that is settled, what waited for it.
+                while self.context.background:
+                    await self.context.background.wait_for_one()
         self.context.calls.close()
         if self.state != "stopped":
             self.state = "stopped"
@@ -208,15 +212,6 @@ class PipelineRun(Generic[ModelT]):
                 await self.settler.wait_until_idle()
                 return True
         return False
-
-    async def _background_ends(self, ends_at: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, ends_at - monotonic())):
-                # Outcomes that are written with others have no task of their own.
-                await self.settler.wait_until_idle()
-                # What ends may begin more: an outcome that is settled, what waited for it.
-                while self.context.background:
-                    await self.context.background.wait_for_one()
 
     def statistics(self) -> PipelineStatistics:
         ahead_s, begun = self.context.database_ahead_s, self._begun()

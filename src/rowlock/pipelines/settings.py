@@ -1,10 +1,7 @@
 """A pipeline's settings: names, defaults, bounds, and what must hold between them.
 
 `PipelineSettings` says it all. Type checkers and editors cannot read that, so names and types stand
-here twice more; a test compares.
-
-Durations are `timedelta`; a plain number is seconds. Every contradiction is found when the pipeline
-is built.
+here twice more; a test compares. Durations are `timedelta`; a plain number is seconds.
 
 The timing budget. Trust in a lease ends at ``lock_timeout - lease_margin`` after the last confirmed
 claim or renewal was sent. Renewal starts when `heartbeat_trigger` is left of the lease. Within

@@ -65,18 +65,12 @@ PENDING_MAX = 2 * BATCH_MAX
 """No new work begins while this many decisions are settled; each worker may add one more."""
 CLEANUP_S_MAX = 3600.0
 """Longest time for one `on_stale` where `process` has no limit, in seconds."""
-ABORTS_MAX = 2
-"""An outcome is written again after so many aborts of its own transaction by a stalled loop; then
-it has failed.
-"""
-OVERRUNS_MAX = 2
-"""An outcome that was so often out of time in its own transaction, with its row locked, failed:
-it would need too long again.
+OVERRUNS_MAX = 3
+"""An outcome that was so often out of time in its own transaction with its row locked, or stood
+still there with the event loop, has failed: it would need too long again.
 """
 LOCK_TIMEOUTS_MAX = 10
-"""So many times `lock_timeout` an outcome is tried whose own errors pass, while others of its
-pipeline are written.
-"""
+"""So many times `lock_timeout` an outcome is tried whose errors pass, while it is trusted."""
 
 
 async def release_items(
@@ -408,15 +402,15 @@ class Settler(Generic[ModelT]):
     async def write(self, pending: PendingOutcome[ModelT], *, by_itself: bool = False) -> Written:
         """Write an outcome under the guard; return how that ended, once the COMMIT was answered.
 
-        What was too much for one transaction with others is written `by_itself`.
-        A transient error is waited out for `lock_timeout` at most, counted while no outcome of this
-        pipeline gets through; while others do, for `LOCK_TIMEOUTS_MAX` times as long. One that is
+        What was too much for one transaction with others is written `by_itself`. A transient error
+        is waited out as long as the lease is trusted, for `LOCK_TIMEOUTS_MAX` at most; one that is
         itself too slow for its transaction is tried `OVERRUNS_MAX` times. The last error is raised.
         """
-        context, item, aborts, overruns = self.context, pending.item, 0, 0
+        context, item, overruns = self.context, pending.item, 0
         if item.is_deleted:
             return Written.APPLIED
-        retries = Retries(self._gives_up_at)
+        wait_s = LOCK_TIMEOUTS_MAX * context.settings.lock_timeout.total_seconds()
+        retries = Retries(lambda failed_at: failed_at + wait_s)
         while True:
             if by_itself and not pending.stamps:
                 await self._let_a_renewal_in(item)
@@ -432,10 +426,9 @@ class Settler(Generic[ModelT]):
                 return await self._writer.write_alone(pending)
             except Exception as error:
                 retries.failed()
-                aborts += isinstance(error, TransactionTimeout) and error.was_aborted
                 overruns += pending.is_overrun(error)
                 by_itself = by_itself or may_be_of_the_size(error)
-                is_late = retries.are_over or aborts > ABORTS_MAX or overruns >= OVERRUNS_MAX
+                is_late = retries.are_over or overruns >= OVERRUNS_MAX
                 if not is_transient(error) or is_late or context.grace_over:
                     return await self._result_of_try(pending, error)
                 text = "%(pipeline)s: writing the outcome of row %(row_id)s is tried again"
@@ -489,13 +482,6 @@ class Settler(Generic[ModelT]):
         most_s = self.context.settings.database_timeout.total_seconds()
         if item.remaining.total_seconds() < most_s + rest_s:
             await sleep(rest_s)
-
-    def _gives_up_at(self, failed_at: float) -> float:
-        # Other outcomes are being written, so the database is up: this one is tried further.
-        wait_s = self.context.settings.lock_timeout.total_seconds()
-        return min(
-            max(failed_at, self._writer.wrote_at) + wait_s, failed_at + LOCK_TIMEOUTS_MAX * wait_s
-        )
 
     async def _result_of_try(self, pending: PendingOutcome[ModelT], error: Exception) -> Written:
         """Return the result of the try that failed with `error`; raise it if none was written."""

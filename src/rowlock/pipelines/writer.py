@@ -11,7 +11,6 @@ committed. What the database has refused was not committed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -103,8 +102,7 @@ class PendingOutcome(Generic[ModelT]):
         """Whether the outcome itself took longer than its transaction may; not an outage, nor a
         COMMIT whose answer was lost.
         """
-        is_out_of_time = isinstance(error, TransactionTimeout) and not error.was_aborted
-        return is_out_of_time and self.row_is_locked and not self.stamps
+        return isinstance(error, TransactionTimeout) and self.row_is_locked and not self.stamps
 
     def remember(self, written: Written, stamp: datetime) -> None:
         """Remember what was written: until the COMMIT is answered, it may not have happened."""
@@ -115,11 +113,8 @@ class PendingOutcome(Generic[ModelT]):
 
 
 class Writer(Generic[ModelT]):
-    """`wrote_at`: when outcomes were last committed, on the monotonic clock."""
-
     def __init__(self, context: PipelineContext[ModelT]) -> None:
         self.context = context
-        self.wrote_at = -math.inf
 
     async def write_together(
         self, batch: Sequence[PendingOutcome[ModelT]], *, begun: Callable[[], None]
@@ -137,11 +132,13 @@ class Writer(Generic[ModelT]):
                 return written
             items = [pending.item for pending in batch]
             now, stamps = await self._lock_trusted(connection, [items[i] for i in left])
-            missing = [(i, batch[i]) for i in left if items[i].lock_token not in stamps]
-            for i, earlier in (await self._earlier_tries(connection, missing)).items():
+            missing = [batch[i] for i in left if items[i].lock_token not in stamps]
+            earlier = await self._earlier_tries(connection, missing)
+            for i in left:
+                end = earlier.get(batch[i])
                 # PostgreSQL may still be carrying out the COMMIT of what does not look committed:
                 # that is waited for alone.
-                written[i] = None if earlier is Written.STALE else earlier
+                written[i] = None if end is Written.STALE else end
             if now is None:
                 return written
             planner = self._planner(connection, now)
@@ -245,8 +242,7 @@ class Writer(Generic[ModelT]):
         batch: Sequence[PendingOutcome[ModelT]],
         written: Sequence[Written | None],
     ) -> None:
-        context, self.wrote_at = self.context, monotonic()
-        seconds = self.wrote_at - began_at
+        context, seconds = self.context, monotonic() - began_at
         made = [pending for pending, one in zip(batch, written, strict=True) if one in MADE]
         context.histograms.write.add(seconds)
         context.histograms.write_rows.add(len(made))
@@ -274,9 +270,8 @@ class Writer(Generic[ModelT]):
     async def find_refused(
         self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception
     ) -> str | None:
-        """Return the table and column whose value was refused with `error`, or None. Drivers name
-        no parameter, or only its number, so the database is asked to cast one value after the
-        other.
+        """Return the table and column whose value was refused with `error`, or None. Drivers do not
+        name it, so the database is asked to cast one value after the other.
         """
         maps: list[tuple[LeasedTable, Values]] = []
         if may_be_of_a_value(error) and isinstance(outcome, Apply | Retry):
@@ -306,9 +301,7 @@ class Writer(Generic[ModelT]):
         return False
 
     async def find_earlier(self, pending: PendingOutcome[ModelT]) -> Written:
-        """Return how an earlier try without an answer has ended, by a transaction that writes
-        nothing; waits for one that still has the row locked.
-        """
+        """Return how an earlier try without an answer has ended; waits for one that still runs."""
         return await self.context.transact(
             lambda _session, connection: self._earlier_try(connection, pending),
             purpose="look up an unanswered COMMIT",
@@ -318,35 +311,35 @@ class Writer(Generic[ModelT]):
         self, connection: AsyncConnection, pending: PendingOutcome[ModelT]
     ) -> Written:
         """As `find_earlier`, in the caller's transaction; stale if there was no earlier try."""
-        tries = await self._earlier_tries(connection, [(0, pending)], waits=True)
-        return tries.get(0, pending.if_not_held)
+        tries = await self._earlier_tries(connection, [pending], waits=True)
+        return tries.get(pending, pending.if_not_held)
 
     async def _earlier_tries(
         self,
         connection: AsyncConnection,
-        batch: Sequence[tuple[int, PendingOutcome[ModelT]]],
+        batch: Sequence[PendingOutcome[ModelT]],
         *,
         waits: bool = False,
-    ) -> dict[int, Written]:
-        """Return by number how earlier tries have ended whose COMMIT was not answered."""
-        alike: dict[tuple[frozenset[datetime], bool], list[tuple[int, PendingOutcome[ModelT]]]] = {}
-        for number, pending in batch:
+    ) -> dict[PendingOutcome[ModelT], Written]:
+        """Return how earlier tries have ended whose COMMIT was not answered."""
+        alike: dict[tuple[frozenset[datetime], bool], list[PendingOutcome[ModelT]]] = {}
+        for pending in batch:
             if pending.stamps:
                 key = frozenset(pending.stamps), isinstance(pending.outcome, Delete)
-                alike.setdefault(key, []).append((number, pending))
-        ends: dict[int, Written] = {}
+                alike.setdefault(key, []).append(pending)
+        ends: dict[PendingOutcome[ModelT], Written] = {}
         for (stamps, deletes), members in alike.items():
-            items, leased = [pending.item for _, pending in members], self.context.leased
+            items, leased = [pending.item for pending in members], self.context.leased
             there = (
                 await deleted(connection, leased, items, waits=waits)
                 if deletes
                 else await processed_at(connection, leased, items, stamps=stamps, waits=waits)
             )
-            for number, pending in members:
+            for pending in members:
                 end = there[pending.item.id]
                 # An earlier try that was committed would have left no token for a later one.
                 made = [*pending.stamps.values()][-1]
-                ends[number] = made if end is Written.APPLIED else end
+                ends[pending] = made if end is Written.APPLIED else end
         return ends
 
     async def _within(
@@ -358,11 +351,8 @@ class Writer(Generic[ModelT]):
         now: datetime,
         stamp: datetime,
     ) -> None:
-        """Run `also`, and check that the transaction can still be committed, with the outcome in
-        it.
-
-        PostgreSQL answers a COMMIT after an error that was swallowed as if all were well, and rolls
-        back.
+        """Run `also`, and check that the transaction can still be committed: PostgreSQL answers a
+        COMMIT after an error that was swallowed as if all were well, and rolls back.
         """
         transaction, failure, is_rolled_back = session.sync_session.get_transaction(), None, False
         assert pending.also is not None
