@@ -1,8 +1,7 @@
 """The databases that rowlock knows: one `Dialect` each, found by SQLAlchemy's name of the database.
 
-The one idea: a `Dialect` names its parts and imports none of them. Each part has an abstract class
-and, beside it, the `DialectPart` that finds its implementations. So the callers know no database,
-and the code of a database that a process does not use is never imported.
+The one idea: a `Dialect` names its parts, and what a process does not use is never imported. Each
+part has an abstract class and, beside it, the `DialectPart` that finds its implementations.
 
 Source: SQLAlchemy, `sqlalchemy.dialects.registry`.
 """

@@ -2,15 +2,12 @@
 
 On PostgreSQL the server ensures that, also behind a pooler in transaction mode: by
 ``pg_advisory_xact_lock``, and by rows ``FOR NO KEY UPDATE``. On SQLite the lock is one of this
-process and event loop (``dialects/sqlite/locks.py``), of names or of keys in the lockset of the
-table, and only a session of an engine will do: a bare connection does not tell when its commit is
-done. Claims leave rows that are locked so alone and outcomes wait for the commit, so a transaction
-should be short; on SQLite all other writers wait.
+process and event loop (``dialects/sqlite/locks.py``), and only a session of an engine will do: a
+bare connection does not tell when its commit is done. Claims leave rows that are locked so alone
+and outcomes wait for the commit, so a transaction should be short; on SQLite all writers wait.
 
 `lock_unique_names` is for names to choose freely: look which are taken, take a free one, commit.
-There the holder must see what the last one committed, so its reading starts after the lock; on
-SQLite a transaction is begun anew, at once as a writing one (``BEGIN IMMEDIATE``). The table should
-have a unique constraint all the same.
+The table should have a unique constraint all the same.
 
 Source: PostgreSQL, "Explicit Locking" (13.3.5), "Transaction Isolation" (13.2) and "System
 Administration Functions" (9.28.10); SQLite, "Isolation In SQLite"; dstack, "Release in-memory locks
@@ -46,14 +43,11 @@ _LOCK_ID_MAX = 0x7FFF_FFFF_FFFF_FFFF
 
 def string_to_lock_id(resource: str) -> int:
     """Return the number under which PostgreSQL knows the lock on `resource`: 0 to 2^63 - 1, so it
-    fits a ``bigint``.
+    fits a ``bigint``. ``TypeError`` if it is no text.
 
     It is the first 8 bytes, big-endian, of the SHA-256 of the text in UTF-8, without the topmost
     bit. This will not change: processes of different versions must mean the same lock. The text is
     taken as it is, neither normalised nor stripped.
-
-    Raises:
-        TypeError: `resource` is not a text.
     """
     if not isinstance(resource, str):
         raise TypeError(
@@ -80,8 +74,7 @@ async def advisory_lock_ctx(
         connection: an `AsyncSession`, or on PostgreSQL an `AsyncConnection`. It waits with its
             connection in hand.
         resource: the name of the lock, one per database; on SQLite one per database and event loop.
-        timeout: longest wait, a number being seconds; 0 asks once, None waits for as long as it
-            takes.
+        timeout: longest wait, a number being seconds; 0 asks once, None has no limit.
 
     Raises:
         LockWaitTimeout: it was not free in time; the transaction can go on.
@@ -155,8 +148,7 @@ async def lock_unique_names(
         session: of an engine on PostgreSQL with READ COMMITTED, the default; or on SQLite, and
             there before the first statement of its transaction.
         namespace: what the names must be unique in, such as ``f"fleet_names_{project_id}"``.
-        timeout: longest wait, a number being seconds; 0 asks once, None waits for as long as it
-            takes.
+        timeout: longest wait, a number being seconds; 0 asks once, None has no limit.
 
     Raises:
         LockWaitTimeout: it was not free in time; the transaction can go on.
@@ -215,8 +207,7 @@ async def lock_rows(
             transaction.
         model: a mapped class with a single-column key; it needs no lock columns.
         ids: keys of the rows; those that do not exist are passed over.
-        timeout: longest wait, a number being seconds; 0 asks once, None waits for as long as it
-            takes.
+        timeout: longest wait, a number being seconds; 0 asks once, None has no limit.
 
     Returns:
         The rows, in the order of their keys, attached to the session.

@@ -1,13 +1,8 @@
-"""Who locks keys in this process, and by which way: `get_locker` knows it from the name of the
-database.
+"""Locks on keys within this process: on SQLite in memory, for one event loop; on PostgreSQL rows
+are locked in the database, so here nothing is. Code against a `ResourceLocker` runs on both.
 
-On SQLite keys are locked in memory, which holds within one process and one event loop. On
-PostgreSQL rows are locked in the database, so here nothing is: code written against a
-`ResourceLocker` runs on both.
-
-Locks belong to the event loop in which they were taken. What a closed loop left behind is
-forgotten, not waited for; and the set of a namespace is forgotten, too, once no key of it is locked
-or awaited and nothing refers to it.
+What a closed loop left behind is forgotten, not waited for; and so is the set of a namespace once
+no key of it is locked or awaited and nothing refers to it.
 
 The one idea: a `LockRequest` gets all its keys or none, once none of them is held or wanted by an
 earlier request. So no request holds some keys while waiting for others, and none overtakes on a key
@@ -42,7 +37,7 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True, eq=False)
 class LockRequest:
-    """A waiter for `keys`, or for the lock of the set. Written by the lockset alone."""
+    """A waiter for `keys`, or for the lock of the set."""
 
     keys: tuple[Hashable, ...] = ()
     granted: bool = False
@@ -122,11 +117,8 @@ class Lockset(Set[Hashable]):
         return set(self._held).difference(keys)
 
     def add(self, key: Hashable) -> None:
-        """Lock a free key by hand; do it inside the lock of the set, in which it was seen to be
-        free.
-
-        Raises:
-            ValueError: the key is locked; two holders would each think that it is theirs.
+        """Lock a free key by hand, inside the lock of the set, in which it was seen to be free.
+        ``ValueError`` if it is locked: two holders would each think that it is theirs.
         """
         if key in self._held:
             raise ValueError(
@@ -137,12 +129,8 @@ class Lockset(Set[Hashable]):
         self._busy[self.namespace] = self
 
     def remove(self, key: Hashable) -> None:
-        """Unlock a key that was added by hand, and wake who waits for it. The lock of the set is
-        not needed.
-
-        Raises:
-            KeyError: no such key was added by hand; what `lock_ctx` took, only that `lock_ctx`
-                releases.
+        """Unlock a key that was added by hand, and wake who waits for it; ``KeyError`` for any
+        other. The lock of the set is not needed.
         """
         if self._held.get(key, self) is not None:
             raise KeyError(f"{key!r} of {self.namespace!r} was not added by hand")
@@ -204,11 +192,8 @@ class Lockset(Set[Hashable]):
 
 
 class LocksetLock:
-    """The lock of the set: while it is held, only its holder takes keys. First come, first served;
-    not re-entrant.
-
-    `lock_ctx` takes its keys while the lock is free: do not enter it inside. All handles on one
-    lockset are one lock.
+    """The lock of the set: while it is held, only its holder takes keys, so `lock_ctx` is not to be
+    entered inside. First come, first served; not re-entrant. All handles are one lock.
     """
 
     def __init__(self, lockset: Lockset) -> None:
@@ -237,14 +222,12 @@ class ResourceLocker(ABC):
     def lock_ctx(
         self, namespace: str, keys: Iterable[Hashable], *, timeout: timedelta | float | None = None
     ) -> AbstractAsyncContextManager[None]:
-        """Hold all of `keys` inside the block. Order and repetition do not matter; the lock is not
-        re-entrant.
+        """Hold all of `keys` inside the block; not re-entrant.
 
         Args:
             namespace: what the keys are keys of.
-            keys: hashable, of one type per namespace; none at all is allowed.
-            timeout: longest wait, a number being seconds; 0 asks once, None waits for as long as it
-                takes.
+            keys: hashable, of one type per namespace, in any order; none at all is allowed.
+            timeout: longest wait, a number being seconds; 0 asks once, None has no limit.
 
         Raises:
             LockWaitTimeout: not all were free in time; none is held.

@@ -3,11 +3,8 @@
 ``now()`` is the start of the transaction: an expiry computed from it can only be too early, which
 is the safe side.
 
-A type is judged as SQLAlchemy resolves it for this database: a variant, or what a decorator loads,
-may be another type here than in the model, and a statement that takes it for the model's is refused
-for every row.
-
-``unnest`` makes rows of arrays, so that what is written or looked up for many rows is one
+A type is judged as SQLAlchemy resolves it for this database: a statement that takes a variant for
+the model's type is refused for every row. ``unnest`` makes rows of arrays, so that many are one
 statement, one round trip, and one text that the driver prepares once.
 
 Source: PostgreSQL, "Date/Time Functions and Operators", "CREATE INDEX" and "ALTER INDEX".

@@ -5,9 +5,6 @@ on one file apart and never fails half-way for want of an upgrade; WAL lets read
 Within a process, keys that are held through the lockset of the table are left alone, as
 ``SKIP LOCKED`` does elsewhere.
 
-SQLAlchemy's driver would begin a deferred transaction by itself before the first write; ours is
-begun by hand, so it does not.
-
 Source: SQLite, "The INDEXED BY Clause" and "EXPLAIN QUERY PLAN".
 """
 

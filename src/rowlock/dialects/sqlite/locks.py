@@ -3,13 +3,12 @@ own write lock.
 
 The one idea: the holder of the lock must see what the last holder committed. So a transaction is
 begun anew once the lock is ours, at once as a writing one (``BEGIN IMMEDIATE``), which keeps other
-processes on the file out as well. And the session itself says when its outermost transaction is
-over, after the database has committed; then the key is released.
+processes on the file out as well. The key is released when the session says that its outermost
+transaction is over, after the database has committed.
 
-Waiters for the file itself have no order: some would wait for too long. So submissions wait
-for each other in a queue of the process first. A host whose engine begins transactions itself has
-read from the moment in which it began; a writer after another one has committed is refused at
-once. There the queue is the file's write lock as well.
+Waiters for the file itself have no order, so submissions wait for each other in a queue of the
+process first. Where a host's engine begins transactions itself, the snapshot is as old as that, and
+who writes after another one has committed is refused: there the queue is the write lock as well.
 
 Source: SQLite, "Isolation In SQLite"; SQLAlchemy, "Serializable isolation / Savepoints /
 Transactional DDL".
@@ -85,9 +84,6 @@ class SqliteLocks(LockDialect):
         unless: Callable[[], Awaitable[bool]],
         timeout_s: float,
     ) -> bool:
-        """Hold the name of the queue in this process, and where the host has begun a transaction,
-        the file, too.
-        """
         key = _key_of_name(session, name)
         if (ADVISORY_NAMESPACE, key) in _held_by(session.sync_session):
             return False
@@ -136,10 +132,7 @@ async def _untouched_connection(session: AsyncSession) -> AsyncConnection:
 
 async def _joined_connection(session: AsyncSession) -> tuple[AsyncConnection, bool]:
     """Return the session's connection, and whether it was joined just now, for the transaction
-    itself and no savepoint.
-
-    Then nothing was done in it, also where an engine of the host has begun SQLite's transaction
-    with it.
+    itself and no savepoint: then nothing was done in it, whoever has begun SQLite's transaction.
     """
     for_savepoints: list[bool] = []
 
@@ -182,9 +175,7 @@ async def _outside_of_transaction(connection: AsyncConnection) -> AsyncIterator[
 async def _hold_in_process(
     session: AsyncSession, namespace: str, keys: Iterable[Hashable], *, timeout_s: float | None
 ) -> bool:
-    """Lock all `keys` of a lockset or none until the session's transaction ends. What the
-    transaction holds already is its own.
-    """
+    """Lock all `keys` or none until the session's transaction ends; what it holds is its own."""
     held = _held_by(session.sync_session)
     wanted = tuple(key for key in keys if (namespace, key) not in held)
     if not wanted:

@@ -83,11 +83,8 @@ class Hops:
 
     def expect_begin(self, *, wait_ms: int, usual_ms: int) -> None:
         """Have the BEGIN that is executed next wait for the statement behind it, and both be one
-        hop.
-
-        Its errors are raised there. While it fails, it is sent along with the next statement again,
-        so that none of them is executed outside of a transaction. The wait for the file is
-        `wait_ms` at most, in milliseconds; then `usual_ms` is set again.
+        hop. Its errors are raised there; while it fails, it is sent along with the next statement
+        again, so that none of them is executed outside of a transaction.
         """
         self._waits_ms = wait_ms, usual_ms
 
@@ -288,10 +285,9 @@ class SqliteTransactions(TransactionDialect):
         """Take the write lock at once, or with the first statement where that saves a hop; switch
         the file to WAL the first time.
 
-        The wait for the file happens in the driver's thread, where nothing can end it: neither a
-        cancellation nor SQLite's own interrupt. A transaction that is out of time would stay
-        there, and its event loop could not end. So `wait_s` bounds the wait, also where the host's
-        busy timeout is longer.
+        `wait_s` bounds the wait for the file, also where the host's busy timeout is longer: it
+        happens in the driver's thread, where neither a cancellation nor SQLite's interrupt ends it,
+        so that the event loop could not end.
         """
         raw = await connection.get_raw_connection()
         driver: Any = raw.driver_connection
