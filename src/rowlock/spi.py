@@ -10,7 +10,7 @@ from rowlock.database.batcher import Batcher, Retries
 from rowlock.database.faults import is_of_a_database, is_of_the_schema, is_outage, is_transient
 from rowlock.database.transaction import bind_of, check_session_factory, in_transaction
 from rowlock.dialects import DialectPart
-from rowlock.dialects.contract import BULK, ROWS, BulkDialect
+from rowlock.dialects.contract import ROWS, RowDialect
 from rowlock.execution import kept_statement
 from rowlock.hints import Wake
 from rowlock.leases.apply import Fenced, Patch, fence, is_unchanged, show, write_patches

@@ -24,7 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from rowlock import UtcDateTime
-from rowlock.dialects.contract import BULK
+from rowlock.dialects.contract import ROWS
 from rowlock.execution import kept_statement
 from rowlock.testing import TemporaryDatabase
 
@@ -57,7 +57,7 @@ async def connection(database: TemporaryDatabase) -> Any:
 
 
 async def insert(connection: AsyncConnection, rows: Sequence[tuple[Any, ...]]) -> None:
-    bulk = BULK.of(connection)
+    bulk = ROWS.of(connection)
     statement = bulk.insert(kinds, NAMES)
     statement = statement.on_conflict_do_update(
         index_elements=["key"], set_={name: statement.excluded[name] for name in NAMES[1:]}
@@ -84,7 +84,7 @@ async def test_rows_that_are_there_are_written(connection: AsyncConnection) -> N
 
 async def test_it_is_counted_what_is_inserted(connection: AsyncConnection) -> None:
     """Who inserts unless a row is there would take it for inserted, or for there, whatever was."""
-    bulk = BULK.of(connection)
+    bulk = ROWS.of(connection)
     statement = bulk.insert(kinds, NAMES).on_conflict_do_nothing()
     for rows, count in (([FULL, EMPTY], 2), ([FULL], 0), ([FULL, ODD, EMPTY], 1)):
         done = await connection.execute(statement, bulk.insert_parameters(NAMES, rows))
@@ -110,7 +110,7 @@ async def test_any_number_of_rows(connection: AsyncConnection, count: int) -> No
     """Databases allow so many parameters in a statement, and no more."""
     rows = [(f"{number:05}", number, *EMPTY[2:]) for number in range(count)]
     await insert(connection, rows)
-    bulk = BULK.of(connection)
+    bulk = ROWS.of(connection)
     keys = bulk.among_parameter([row[0] for row in rows] + ["other"])
     numbers = bulk.among_parameter([*range(1, count), -5])
     by_key = select(kinds.c.key).where(bulk.is_among(kinds.c.key, "keys"))
@@ -122,7 +122,7 @@ async def test_any_number_of_rows(connection: AsyncConnection, count: int) -> No
 async def test_odd_texts_are_found(connection: AsyncConnection) -> None:
     """A key with quotes or brackets would never be found again."""
     await insert(connection, [FULL, ODD])
-    bulk = BULK.of(connection)
+    bulk = ROWS.of(connection)
     found = select(kinds.c.key).where(bulk.is_among(kinds.c.key, "keys"))
     parameters = {"keys": bulk.among_parameter([ODD[0], "no such key"])}
     assert (await connection.execute(found, parameters)).scalars().all() == [ODD[0]]
@@ -144,7 +144,7 @@ def test_a_statement_is_built_once() -> None:
 async def test_other_columns_are_another_statement(connection: AsyncConnection) -> None:
     """Values would be written to the columns of whoever came first."""
     await insert(connection, [FULL])
-    bulk, names = BULK.of(connection), ("key", "note")
+    bulk, names = ROWS.of(connection), ("key", "note")
     await connection.execute(
         bulk.insert(kinds, names), bulk.insert_parameters(names, [("n", "noted")])
     )

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import BigInteger, ColumnElement, bindparam, func, literal, select, update
+from sqlalchemy import BigInteger, ColumnElement, bindparam, case, func, literal, select, update
 
 from rowlock import database_now
 from rowlock.rows import leased_table
@@ -14,7 +14,6 @@ from rowlock.rows.assignments import (
     ColumnValues,
     Shape,
     UnlessChanged,
-    UnlessSet,
     can_be_kept,
     set_clause,
     slots_of,
@@ -91,13 +90,17 @@ async def test_unless_changed(
     assert row["parked_at"] == written
 
 
+def unless_parked(value: str) -> Any:
+    return case((C.parked_at.is_(None), value), else_=C.last_error)
+
+
 @pytest.mark.parametrize(("parked_at", "written"), [(None, "new"), (NOON, "old")])
 async def test_unless_set(
     database: TemporaryDatabase, parked_at: datetime | None, written: str
 ) -> None:
     """What a person has said of a row would be overwritten by what came of its attempt."""
     held = {"parked_at": parked_at, "last_error": "old"}
-    values: ColumnValues = {C.last_error: UnlessSet("new", C.parked_at)}
+    values: ColumnValues = {C.last_error: unless_parked("new")}
     (row,) = await after(database, held, values)
     assert (row["last_error"], can_be_kept(shape_of(values))) == (written, True)
 
@@ -135,7 +138,7 @@ async def test_many_maps_of_one_shape_in_one_statement(database: TemporaryDataba
             {C.due_at: UnlessChanged(NOON, as_read=None)},
             {C.due_at: UnlessChanged(NOON, as_read=NOON)},
         ),
-        ({C.last_error: UnlessSet("a", C.parked_at)}, {C.last_error: UnlessSet("b", C.parked_at)}),
+        ({C.last_error: unless_parked("a")}, {C.last_error: unless_parked("b")}),
         ({C.attempts: C.attempts}, {C.attempts: C.attempts}),
         ({C.attempts: C.attempts + 1}, {C.attempts: C.attempts + 2}),
         ({C.status: func.concat(C.status, "a", 1)}, {C.status: func.concat(C.status, "b", 2)}),

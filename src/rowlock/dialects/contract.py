@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from sqlalchemy import (
     Column,
@@ -98,7 +98,7 @@ class TimeSql(NamedTuple):
 
 
 class RowDialect(ABC):
-    """One database's SQL about rows. Nothing is executed here.
+    """One database's SQL about rows, one or many. Nothing is executed here.
 
     Attributes:
         keeps_zones: whether a time is bound with its zone; otherwise without, in UTC.
@@ -106,12 +106,14 @@ class RowDialect(ABC):
         concurrently: options by which ``op.create_index`` and ``op.drop_index`` let reads and
             writes go on; None if there are none.
         empty_object: an empty JSON object as a column's default, as the database gives that back.
+        rows_max: most rows of one execution: so many keep the event loop busy for some 10 ms.
     """
 
     keeps_zones: bool
     alters_defaults: bool
     concurrently: dict[str, Any] | None
     empty_object: str
+    rows_max: int
 
     def reads_utc(self, driver: str) -> bool:
         """Whether a driver gives aware times in UTC; infinite ones may be naive."""
@@ -131,6 +133,50 @@ class RowDialect(ABC):
     def set_fillfactor(self, table: str, percent: int | None) -> str | None:
         """Return the statement that leaves room in a quoted table's pages, if there is one."""
         return None
+
+    # Many rows in one statement.
+
+    @abstractmethod
+    def insert(self, table: Table, names: Sequence[str]) -> Any:
+        """Return an INSERT of many rows, whose other columns get the database's defaults; the
+        caller may add ``ON CONFLICT``. Its result has the number of rows that were written.
+        """
+
+    @abstractmethod
+    def insert_parameters(self, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+        """For `rows`, one at least."""
+
+    @abstractmethod
+    def insert_unless_there(self, into: Any, columns: Sequence[Any], where: Any = None) -> Any:
+        """Return an INSERT of one row into a table or model, which may be executed for many, unless
+        one has the same values in `columns`: those of a unique index (of the rows of `where`), or
+        of a constraint that is checked at once. Counts as `insert` does.
+        """
+
+    @abstractmethod
+    def is_among(self, column: Column[Any], parameter: str) -> ColumnElement[bool]:
+        """Whether a column of texts or whole numbers has one of the values of `parameter`."""
+
+    @abstractmethod
+    def among_parameter(self, values: Sequence[Any]) -> Any: ...
+
+    @abstractmethod
+    def text_bytes(self, text: ColumnElement[Any]) -> ColumnElement[int]:
+        """Null has none."""
+
+    @abstractmethod
+    def gather(self, columns: Sequence[ColumnElement[Any]]) -> list[ColumnElement[Any]] | None:
+        """Return what selects each column of all rows of a subquery as one value, for `gathered`;
+        None if a type has no such value. The order is the same for all columns, and not for certain
+        the subquery's.
+        """
+
+    @abstractmethod
+    def gathered(self, value: Any) -> list[Any]: ...
+
+    @abstractmethod
+    def cannot_gather(self, error: Exception) -> bool:
+        """Whether a value of `gather` was too large, or of a kind that cannot be gathered."""
 
 
 ROWS: DialectPart[RowDialect] = DialectPart("rows", RowDialect)
@@ -234,61 +280,6 @@ class TransactionDialect(ABC):
 
 
 TRANSACTIONS: DialectPart[TransactionDialect] = DialectPart("transactions", TransactionDialect)
-
-
-# ---------------------------------------------------------------- many rows in one statement
-
-
-class BulkDialect(ABC):
-    """One database's way to write and to find many rows."""
-
-    rows_max: ClassVar[int]
-    """Most rows of one execution: so many keep the event loop busy for some 10 ms."""
-
-    @abstractmethod
-    def insert(self, table: Table, names: Sequence[str]) -> Any:
-        """Return an INSERT of many rows, whose other columns get the database's defaults; the
-        caller may add ``ON CONFLICT``. Its result has the number of rows that were written.
-        """
-
-    @abstractmethod
-    def insert_parameters(self, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
-        """For `rows`, one at least."""
-
-    @abstractmethod
-    def insert_unless_there(self, into: Any, columns: Sequence[Any], where: Any = None) -> Any:
-        """Return an INSERT of one row into a table or model, which may be executed for many, unless
-        one has the same values in `columns`: those of a unique index (of the rows of `where`), or
-        of a constraint that is checked at once. Counts as `insert` does.
-        """
-
-    @abstractmethod
-    def is_among(self, column: Column[Any], parameter: str) -> ColumnElement[bool]:
-        """Whether a column of texts or whole numbers has one of the values of `parameter`."""
-
-    @abstractmethod
-    def among_parameter(self, values: Sequence[Any]) -> Any: ...
-
-    @abstractmethod
-    def text_bytes(self, text: ColumnElement[Any]) -> ColumnElement[int]:
-        """Null has none."""
-
-    @abstractmethod
-    def gather(self, columns: Sequence[ColumnElement[Any]]) -> list[ColumnElement[Any]] | None:
-        """Return what selects each column of all rows of a subquery as one value, for `gathered`;
-        None if a type has no such value. The order is the same for all columns, and not for certain
-        the subquery's.
-        """
-
-    @abstractmethod
-    def gathered(self, value: Any) -> list[Any]: ...
-
-    @abstractmethod
-    def cannot_gather(self, error: Exception) -> bool:
-        """Whether a value of `gather` was too large, or of a kind that cannot be gathered."""
-
-
-BULK: DialectPart[BulkDialect] = DialectPart("bulk", BulkDialect)
 
 
 # ---------------------------------------------------------------- locks until a commit

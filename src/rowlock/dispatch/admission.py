@@ -55,7 +55,7 @@ from rowlock.dispatch.settings import DispatchSettings
 from rowlock.errors import AdmissionRejected, PipelineError
 from rowlock.execution import execute
 from rowlock.logs import get_logger
-from rowlock.spi import BULK, LeasedTable, ModelT, bind_of, database_time_after, is_free
+from rowlock.spi import ROWS, LeasedTable, ModelT, bind_of, database_time_after, is_free
 
 SUBMIT_WAIT_S_MAX = 30.0
 """How long a submission waits for its lock, and then for a database that others write to, in
@@ -239,7 +239,7 @@ class Admission(Generic[ModelT]):
     async def _insert(
         self, session: AsyncSession, dedup_key: str, values: Mapping[str, Any]
     ) -> ModelT | None:
-        dialect = BULK.on(bind_of(session, self._leased).dialect.name)
+        dialect = ROWS.on(bind_of(session, self._leased).dialect.name)
         # By one statement: a failed flush would end the caller's transaction.
         new = dialect.insert_unless_there(self._model, ["dedup_key"], text(ACTIVE_SQL))
         new = new.values({"dedup_key": dedup_key, **values}).returning(self._model)

@@ -47,7 +47,7 @@ from rowlock.insight.migrations import (
 from rowlock.insight.shown import shown
 from rowlock.logs import get_logger
 from rowlock.spi import (
-    BULK,
+    ROWS,
     LeasedTable,
     bind_of,
     database_instant,
@@ -344,7 +344,7 @@ async def write_batch(
         same = [history.c[name] == getattr(entries[0], name) for name in told]
         if (await connection.execute(select(literal(1)).where(*same).limit(1))).first():
             return
-    bulk = BULK.of(connection)
+    bulk = ROWS.of(connection)
     names = EntryValues._fields
     await connection.execute(bulk.insert(history, names), bulk.insert_parameters(names, entries))
 

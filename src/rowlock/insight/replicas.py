@@ -24,7 +24,7 @@ from rowlock.insight.asking import AwayDatabase
 from rowlock.insight.shown import ago, duration, iso, shown, table_text
 from rowlock.insight.tables import InsightTables
 from rowlock.insight.verdicts import RunningReplicas, WingLine
-from rowlock.spi import BULK, database_instant, database_time_after
+from rowlock.spi import ROWS, database_instant, database_time_after
 
 # ---------------------------------------------------------------- presence
 
@@ -74,7 +74,7 @@ async def _appear(
     connection: AsyncConnection, replicas: Table, row: Mapping[str, Any], *, now: datetime
 ) -> None:
     new = {**row, "seen_at": now, "started_at": now}
-    bulk = BULK.of(connection)
+    bulk = ROWS.of(connection)
     inserted = bulk.insert(replicas, tuple(new))
     # A COMMIT whose answer was lost has written it.
     statement = inserted.on_conflict_do_update(

@@ -29,7 +29,7 @@ from rowlock.insight.shown import iso, shown
 from rowlock.insight.tables import InsightTables
 from rowlock.insight.verdicts import PipelinePause
 from rowlock.logs import get_audit_logger
-from rowlock.spi import BULK, Gate, database_time_after
+from rowlock.spi import ROWS, Gate, database_time_after
 
 # ---------------------------------------------------------------- refusals
 
@@ -226,7 +226,7 @@ async def write_pause(
         "reason": act.reason,
         "until": ends,
     }
-    bulk = BULK.of(connection)
+    bulk = ROWS.of(connection)
     inserted = bulk.insert(controls, tuple(row))
     statement = inserted.on_conflict_do_update(
         index_elements=[controls.c.pipeline],

@@ -60,8 +60,14 @@ from rowlock.pipelines.outcomes import (
     related_items,
 )
 from rowlock.pipelines.settings import PipelineSettings
-from rowlock.rows.assignments import ColumnValues, UnlessSet, without_onupdate
-from rowlock.rows.lease_values import due_values, processed_values, reset_values, unlocked_values
+from rowlock.rows.assignments import ColumnValues, without_onupdate
+from rowlock.rows.lease_values import (
+    due_values,
+    processed_values,
+    reset_values,
+    unless_parked,
+    unlocked_values,
+)
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import (
     Values,
@@ -392,10 +398,8 @@ class Planner:
         reason, rests_on = self._reason_to_park(item) if self._leased.has_schedule else (None, ())
         if self._leased.has_schedule:
             error = self._fitting(error_text(outcome.error))
-            values = values | {
-                self._leased.column("attempts"): item.attempt,
-                self._leased.column("last_error"): self._unless_parked(error),
-            }
+            values = values | {self._leased.column("attempts"): item.attempt}
+            values |= unless_parked(self._leased, "last_error", error)
             if reason is not None:
                 values |= self._parked(f"{reason}: {error}" if error else reason)
             else:
@@ -454,14 +458,8 @@ class Planner:
         return timedelta(seconds=delay_s)
 
     def _parked(self, reason: str) -> ColumnValues:
-        return {
-            self._leased.column("parked_at"): self._unless_parked(self._now),
-            self._leased.column("last_error"): self._unless_parked(self._fitting(reason)),
-        }
-
-    def _unless_parked(self, value: object) -> UnlessSet:
-        # A service that parked the row while its attempt ran gave the reason.
-        return UnlessSet(value, self._leased.column("parked_at"))
+        why = unless_parked(self._leased, "last_error", self._fitting(reason))
+        return unless_parked(self._leased, "parked_at", self._now) | why
 
     def _fitting(self, text: str | None) -> str | None:
         """Shorten `text` to what the host's column holds."""

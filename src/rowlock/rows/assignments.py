@@ -66,7 +66,7 @@ def _is_plain(parameter: BindParameter[Any]) -> bool:
 
 
 ColumnValues: TypeAlias = dict[Column[Any], Any]
-"""Columns and what they become: a plain value, an SQL expression, or one of the rules below."""
+"""Columns and what they become: a plain value, an SQL expression, or the rule below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +77,8 @@ class UnlessChanged:
     as_read: Any
 
 
-@dataclass(frozen=True, slots=True)
-class UnlessSet:
-    """The `value` if `other`, a column of the row, is null; else what the row holds."""
-
-    value: Any
-    other: Column[Any]
-
-
 Shape: TypeAlias = tuple[tuple[Column[Any], object], ...]
-"""Columns and what happens to each: None for a plain value, a rule, a formula, or SQL."""
+"""Columns and what happens to each: None for a plain value, the rule, a formula, or SQL."""
 Slot: TypeAlias = tuple[str, TypeEngine[Any]]
 """Name and type of a parameter."""
 
@@ -100,9 +92,6 @@ def split(values: Mapping[Column[Any], Any]) -> tuple[Shape, list[Any]]:
         if isinstance(value, UnlessChanged):
             rule = UnlessChanged
             parameters += (value.value, value.as_read)
-        elif isinstance(value, UnlessSet):
-            rule = UnlessSet(None, value.other)
-            parameters.append(value.value)
         elif type(value) not in PLAIN and is_sql(value):
             # A column of the row is the same expression for all.
             found = None if isinstance(value, Column) else formula_of(value)
@@ -121,9 +110,7 @@ _RULES = frozenset({None, UnlessChanged})
 
 def can_be_kept(shape: Shape) -> bool:
     """Whether a statement of this shape may be written again: some are made anew each time."""
-    return all(
-        rule in _RULES or isinstance(rule, Column | Formula | UnlessSet) for _, rule in shape
-    )
+    return all(rule in _RULES or isinstance(rule, Column | Formula) for _, rule in shape)
 
 
 def is_like_no_other(value: object) -> bool:
@@ -137,7 +124,7 @@ def slots_of(shape: Shape) -> list[Slot]:
     for number, (column, rule) in enumerate(shape):
         if isinstance(rule, Formula):
             slots += _slots_of_formula(rule, number)
-        elif isinstance(rule, UnlessSet) or rule in _RULES:
+        elif rule in _RULES:
             slots.append((f"rowlock_new_{number}", column.type))
         if rule is UnlessChanged:
             slots.append((f"rowlock_read_{number}", column.type))
@@ -188,14 +175,12 @@ def _expression(
     if isinstance(rule, Formula):
         slots = _slots_of_formula(rule, number)
         return rule.filled([_parameter(name, type_, given) for name, type_ in slots])
-    if not isinstance(rule, UnlessSet) and rule not in _RULES:
+    if rule not in _RULES:
         return rule
     new = _parameter(f"rowlock_new_{number}", column.type, given)
     if rule is UnlessChanged:
         as_read = _parameter(f"rowlock_read_{number}", column.type, given)
         return case((same_time(column, as_read), new), else_=column)
-    if isinstance(rule, UnlessSet):
-        return case((rule.other.is_(None), new), else_=column)
     return new
 
 

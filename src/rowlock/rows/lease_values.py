@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from sqlalchemy import case, literal
+
 from rowlock.rows.assignments import ColumnValues, UnlessChanged, without_onupdate
 from rowlock.rows.leased_table import CLEARED_COLUMNS, LeasedTable
 
@@ -46,3 +48,9 @@ def due_values(leased: LeasedTable, due_at: datetime, *, as_read: datetime | Non
     that made it due: then that time stands, without any minimum interval.
     """
     return {leased.column("due_at"): UnlessChanged(due_at, as_read=as_read)}
+
+
+def unless_parked(leased: LeasedTable, name: str, value: object) -> ColumnValues:
+    """A service that parked the row while its attempt ran gave the time and the reason."""
+    column, parked_at = leased.column(name), leased.column("parked_at")
+    return {column: case((parked_at.is_(None), literal(value, column.type)), else_=column)}

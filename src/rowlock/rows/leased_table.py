@@ -324,15 +324,12 @@ class LeasedTable:
 
     def value_as_claimed(self, values: Sequence[Any], column: Column[Any]) -> Any:
         """`values` are those of all the attributes of a plain model."""
-        return with_zone(values[self._place_of[column]], column)
+        name = self.mapper.get_property_by_column(column).key
+        return with_zone(values[self.places[name]], column)
 
     @cached_property
     def places(self) -> dict[str, int]:
         return {name: place for place, name in enumerate(self.attributes)}
-
-    @cached_property
-    def _place_of(self) -> dict[Column[Any], int]:
-        return {column: place for place, column in enumerate(self.attributes.values())}
 
     def prepared(self, key: Hashable, build: Callable[[], StatementT]) -> StatementT:
         """Return what `build` gives, built once for each `key`; what differs is bound by name."""

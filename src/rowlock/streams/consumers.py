@@ -39,7 +39,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 from rowlock import pipeline_hinter
 from rowlock.clock import rest
 from rowlock.errors import ConfigurationError
-from rowlock.spi import BULK
+from rowlock.spi import ROWS
 from rowlock.stream_errors import CursorMoved, PositionsWentBackError
 from rowlock.streams.computing.hashing import BucketRange
 from rowlock.streams.computing.rows import SourceRows
@@ -273,7 +273,7 @@ def _last_read(
     # It has sizes alone, so no database has results in its memory that are not read.
     c = rows.c
     order = (c.step, c.lo, c.seq)
-    size = BULK.of(connection).text_bytes(c.payload).label("size")
+    size = ROWS.of(connection).text_bytes(c.payload).label("size")
     # First the limit, and then the sum: otherwise all there is would be added up.
     some = select(*order, size).where(which).order_by(*order).limit(ROWS_READ_MAX).subquery().c
     upto = func.sum(some.size).over(order_by=(some.step, some.lo, some.seq), rows=(None, 0))
@@ -370,7 +370,7 @@ class OutputSource(Source[E]):
         self, connection: AsyncConnection, *, after: int, upto: int, limit: int
     ) -> NextRows:
         """Return positions and sizes of the next rows, one for each row."""
-        size = BULK.of(connection).text_bytes(self._output.tables.outputs.c.payload)
+        size = ROWS.of(connection).text_bytes(self._output.tables.outputs.c.payload)
         query = self._query([self._step, size.label("size")])
         given = {"after": after, "upto": upto, "limit": limit}
         limited = query.limit(bindparam("limit", type_=Integer()))

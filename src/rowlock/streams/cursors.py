@@ -21,7 +21,7 @@ from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import database_now
-from rowlock.spi import BULK
+from rowlock.spi import ROWS
 from rowlock.stream_errors import StepExpired, StillNeeded
 from rowlock.streams.computing.encoding import Codec
 from rowlock.streams.flow_view import frontier_of, read_frontier
@@ -111,7 +111,7 @@ def _own(output: ResultsOf, consumer: str) -> tuple[ColumnElement[bool], ...]:
 async def _add(connection: AsyncConnection, output: ResultsOf, consumer: str, *, step: int) -> bool:
     """Add a cursor; return whether there was none."""
     cursors = output.tables.cursors
-    new = BULK.of(connection).insert_unless_there(cursors, list(cursors.primary_key))
+    new = ROWS.of(connection).insert_unless_there(cursors, list(cursors.primary_key))
     own = {"flow_id": output.flow_id, "output": output.name, "consumer": consumer}
     done = await connection.execute(new.values(**own, step=step, at=database_now()))
     return bool(done.rowcount)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 from sqlalchemy import and_, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.spi import BULK, Fenced, PipelineContext, fence
+from rowlock.spi import ROWS, Fenced, PipelineContext, fence
 from rowlock.stream_errors import ShardStateError
 from rowlock.streams.computing.hashing import BUCKETS, BucketRange, digest_of, merged
 from rowlock.streams.computing.rows import Decoder, SentMessages, SourceRows, divide
@@ -227,7 +227,7 @@ class Exchange:
             if row.shard.item.lock_token in tokens
         ]
         if values:
-            statement = BULK.of(connection).insert(self._table, _COLUMNS)
+            statement = ROWS.of(connection).insert(self._table, _COLUMNS)
             await write_rows(connection, statement, names=_COLUMNS, rows=values, text="payload")
         return tokens
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Table, and_, bindparam, case, delete, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.spi import BULK, BulkDialect, kept_statement
+from rowlock.spi import ROWS, RowDialect, kept_statement
 from rowlock.streams.computing.compute import NO_STATE, KeyState
 from rowlock.streams.computing.hashing import BucketRange
 from rowlock.streams.dialects.stream_dialect import delete_some, in_ranges, write_rows
@@ -180,7 +180,7 @@ async def read_states(
     connection: AsyncConnection, table: Table, flow_id: int, *, name: str, keys: Sequence[str]
 ) -> dict[str, KeyState]:
     """Return the latest states of those of `keys` that have one, or a timer."""
-    dialect = BULK.of(connection)
+    dialect = ROWS.of(connection)
     states: dict[str, KeyState] = {}
     found = select(table.c.key, table.c.value, table.c.timer_at).where(
         table.c.flow_id == bindparam("flow"),
@@ -246,7 +246,7 @@ async def write_states(
     connection: AsyncConnection, table: Table, flow_id: int, *, states: Sequence[StateWrite]
 ) -> None:
     """Store states, each as the latest of its key; what belongs to a snapshot stays."""
-    dialect = BULK.of(connection)
+    dialect = ROWS.of(connection)
     kept = [one for one in states if one.state != NO_STATE or one.snapshot is not None]
     if kept:
         statement = kept_statement(table, (write_states, dialect), lambda: _upsert(dialect, table))
@@ -269,7 +269,7 @@ async def write_states(
         await connection.execute(gone, given)
 
 
-def _upsert(dialect: BulkDialect, table: Table) -> Any:
+def _upsert(dialect: RowDialect, table: Table) -> Any:
     inserted = dialect.insert(table, _WRITTEN)
     new = inserted.excluded
     return inserted.on_conflict_do_update(
@@ -317,7 +317,7 @@ async def read_snapshot(
     is_aside = own.snapshot_version == version
     value = case((is_latest, own.value), (is_aside, own.snapshot_value), else_=None)
     timer = case((is_latest, own.timer_at), (is_aside, own.snapshot_timer_at), else_=None)
-    size = BULK.of(connection).text_bytes(value)
+    size = ROWS.of(connection).text_bytes(value)
     upto = func.sum(size).over(order_by=own.key, rows=(None, 0))
     found = (
         select(

@@ -12,7 +12,7 @@ from sqlalchemy import Column, Index, PrimaryKeyConstraint, UniqueConstraint, in
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.errors import ConfigurationError
-from rowlock.spi import BULK, attributes_of, check_kept, mapper_of, single_table
+from rowlock.spi import ROWS, attributes_of, check_kept, mapper_of, single_table
 from rowlock.streams.computing.encoding import Codec
 from rowlock.streams.consumers import Consumer, StepOutput
 from rowlock.streams.cursors import discard
@@ -91,7 +91,7 @@ class Output(Generic[O]):
     async def write(self, connection: AsyncConnection, rows: Sequence[ResultRow]) -> None:
         """Write results, of which there is one at least; joins the caller's transaction."""
         values = [(self.flow_id, self.name, *row) for row in rows]
-        statement = BULK.of(connection).insert(self.tables.outputs, _COLUMNS)
+        statement = ROWS.of(connection).insert(self.tables.outputs, _COLUMNS)
         await write_rows(connection, statement, names=_COLUMNS, rows=values, text="payload")
 
     def consume(
@@ -212,7 +212,7 @@ class TableOutput(Output[O]):
         if self._unique is not None:
             where = self._unique.dialect_options[connection.dialect.name].get("where")
             there = self._unique.columns
-            statement = BULK.of(connection).insert_unless_there(self.table, there, where)
+            statement = ROWS.of(connection).insert_unless_there(self.table, there, where)
         for some in alike.values():
             await connection.execute(statement, some)
 

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import DeclarativeBase
 
 from rowlock import Fetcher, PipelineManager
-from rowlock.dialects.contract import BULK
+from rowlock.dialects.contract import ROWS as ROW_DIALECTS
 from rowlock.streams import Streams
 from rowlock.streams import snapshots as snapshot
 from rowlock.streams.computing import encoding
@@ -84,7 +84,7 @@ def inserts_into(engine: AsyncEngine, table: str) -> Iterator[list[int]]:
 async def small_slices(database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have slices of `ROWS` rows."""
     async with database.engine.connect() as connection:
-        monkeypatch.setattr(type(BULK.of(connection)), "rows_max", ROWS)
+        monkeypatch.setattr(type(ROW_DIALECTS.of(connection)), "rows_max", ROWS)
 
 
 @pytest.mark.usefixtures("small_slices")

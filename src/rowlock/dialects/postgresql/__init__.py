@@ -17,7 +17,6 @@ POSTGRESQL = Dialect(
         "transactions": f"{_HERE}.transactions:PostgresqlTransactions",
         "leases": f"{_HERE}.leases:PostgresqlLeases",
         "rows": f"{_HERE}.rows:PostgresqlRows",
-        "bulk": f"{_HERE}.rows:PostgresqlBulk",
         "streams": "rowlock.streams.dialects.postgresql:PostgresqlStreams",
         "folds": "rowlock.streams.dialects.postgresql:PostgresqlFolds",
         "insight": "rowlock.insight.dialects:PostgresqlInsight",

@@ -43,7 +43,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import TypeEngine
 
-from rowlock.dialects.contract import BulkDialect, RowDialect, TimeSql
+from rowlock.dialects.contract import RowDialect, TimeSql
 from rowlock.execution import kept_statement
 from rowlock.rows.assignments import Slot
 from rowlock.rows.leased_table import innermost, is_ours
@@ -119,10 +119,15 @@ _TIMES = TimeSql(
 )
 
 
+_PREFIX = "bulk_"
+_PROGRAM_LIMIT_EXCEEDED = "54000"
+
+
 class PostgresqlRows(RowDialect):
     keeps_zones = True
     alters_defaults = True
     concurrently = {"postgresql_concurrently": True}  # noqa: RUF012 - read only
+    rows_max = 5_000
     empty_object = "'{}'::json"
 
     def reads_utc(self, driver: str) -> bool:
@@ -144,17 +149,6 @@ class PostgresqlRows(RowDialect):
     def set_fillfactor(self, table: str, percent: int | None) -> str:
         setting = "RESET (fillfactor)" if percent is None else f"SET (fillfactor = {percent})"
         return f"ALTER TABLE {table} {setting}"
-
-
-# ---------------------------------------------------------------- many rows
-
-
-_PREFIX = "bulk_"
-_PROGRAM_LIMIT_EXCEEDED = "54000"
-
-
-class PostgresqlBulk(BulkDialect):
-    rows_max = 5_000
 
     def insert(self, table: Table, names: Sequence[str]) -> Any:
         return kept_statement(table, (self, *names), lambda: self._insert(table, names))

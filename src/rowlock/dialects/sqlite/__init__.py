@@ -17,7 +17,6 @@ SQLITE = Dialect(
         "transactions": f"{_HERE}.transactions:SqliteTransactions",
         "leases": f"{_HERE}.leases:SqliteLeases",
         "rows": f"{_HERE}.rows:SqliteRows",
-        "bulk": f"{_HERE}.rows:SqliteBulk",
         "streams": "rowlock.streams.dialects.sqlite:SqliteStreams",
         "folds": "rowlock.streams.dialects.sqlite:SqliteFolds",
         "insight": "rowlock.insight.dialects:SqliteInsight",

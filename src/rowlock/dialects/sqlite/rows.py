@@ -43,7 +43,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.types import TypeEngine
 
-from rowlock.dialects.contract import BulkDialect, RowDialect, TimeSql
+from rowlock.dialects.contract import RowDialect, TimeSql
 from rowlock.rows.leased_table import innermost, is_ours
 
 # ---------------------------------------------------------------- column kinds
@@ -124,17 +124,11 @@ class SqliteRows(RowDialect):
     keeps_zones = False
     alters_defaults = False
     concurrently = None
+    rows_max = 1_000
     empty_object = "'{}'"
 
     def times(self, driver: str) -> TimeSql:
         return _TIMES
-
-
-# ---------------------------------------------------------------- many rows
-
-
-class SqliteBulk(BulkDialect):
-    rows_max = 1_000
 
     def insert(self, table: Table, names: Sequence[str]) -> Any:
         statement = insert(table).values({name: bindparam(f"bulk_{name}") for name in names})

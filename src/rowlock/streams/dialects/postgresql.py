@@ -45,7 +45,7 @@ from sqlalchemy.sql.selectable import TableValuedAlias
 from rowlock.dialects.postgresql.rows import fits_array, name_in_database, unnested
 from rowlock.errors import ConfigurationError, ModelError
 from rowlock.rows.assignments import Slot
-from rowlock.spi import BULK, kept_statement
+from rowlock.spi import ROWS, kept_statement
 from rowlock.streams.dialects.stream_dialect import (
     LOGGED,
     NO_COLUMN,
@@ -189,7 +189,7 @@ class PostgresqlStreams(StreamDialect):
 
     async def append(self, connection: AsyncConnection, log: Table, rows: Rows) -> tuple[int, int]:
         """Insert in statements that return one row, however many are inserted."""
-        dialect = BULK.of(connection)
+        dialect = ROWS.of(connection)
         inserted = dialect.insert(log, LOGGED).returning(log.c.position).cte("inserted")
         found = select(func.min(inserted.c.position), func.max(inserted.c.position))
         ends: list[int] = []
@@ -257,7 +257,7 @@ class PostgresqlFolds(FoldDialect):
             values = [dict(zip(names, row, strict=True)) for row in rows]
             await connection.execute(insert(table), values)
             return len(rows)
-        bulk = BULK.of(connection)
+        bulk = ROWS.of(connection)
         statement = bulk.insert(table, names).on_conflict_do_nothing(index_elements=[*of.keys])
         parameters = bulk.insert_parameters(names, rows)
         return (await connection.execute(statement, parameters)).rowcount

@@ -42,7 +42,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import NullType
 
 from rowlock.errors import ModelError
-from rowlock.spi import BULK, kept_statement
+from rowlock.spi import ROWS, kept_statement
 from rowlock.streams.dialects.stream_dialect import (
     LOGGED,
     NO_COLUMN,
@@ -131,7 +131,7 @@ class SqliteStreams(StreamDialect):
 
     async def append(self, connection: AsyncConnection, log: Table, rows: Rows) -> tuple[int, int]:
         """Insert row by row; there is no other writer, so the positions follow each other."""
-        statement = BULK.of(connection).insert(log, LOGGED)
+        statement = ROWS.of(connection).insert(log, LOGGED)
         await write_rows(connection, statement, names=LOGGED, rows=rows, text=LOGGED[-1])
         last = int(await connection.scalar(select(func.max(log.c.position))) or 0)
         return last - len(rows) + 1, last
@@ -154,7 +154,7 @@ class SqliteFolds(FoldDialect):
     async def insert(
         self, connection: AsyncConnection, of: KeyedTable, *, names: Sequence[str], rows: Rows
     ) -> int:
-        statement = BULK.of(connection).insert_unless_there(of.table, of.keys)
+        statement = ROWS.of(connection).insert_unless_there(of.table, of.keys)
         values = [dict(zip(names, row, strict=True)) for row in rows]
         return (await connection.execute(statement, values)).rowcount
 

@@ -41,7 +41,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import TypeEngine
 
-from rowlock.spi import BULK, BulkDialect, DialectPart
+from rowlock.spi import ROWS, DialectPart, RowDialect
 from rowlock.streams.computing.encoding import slices
 from rowlock.streams.computing.hashing import BUCKETS, BucketRange, merged
 from rowlock.streams.inputs.candidates import OpenWriter
@@ -69,14 +69,14 @@ class GatheredQuery:
 
     def __init__(self, query: Select[Any]) -> None:
         self._query = query
-        self._gathering: dict[BulkDialect, Select[Any] | None] = {}
+        self._gathering: dict[RowDialect, Select[Any] | None] = {}
 
     async def columns(
         self, connection: AsyncConnection, given: Mapping[str, Any]
     ) -> list[Sequence[Any]]:
         """Return the columns of the rows; joins the caller's transaction."""
         # The rows stand in one order in all of them, which need not be that of the query.
-        dialect = BULK.of(connection)
+        dialect = ROWS.of(connection)
         if dialect not in self._gathering:
             self._gathering[dialect] = _gathering(dialect, self._query)
         statement = self._gathering[dialect]
@@ -92,7 +92,7 @@ class GatheredQuery:
         return [dialect.gathered(value) for value in row]
 
 
-def _gathering(dialect: BulkDialect, query: Select[Any]) -> Select[Any] | None:
+def _gathering(dialect: RowDialect, query: Select[Any]) -> Select[Any] | None:
     rows = query.subquery("gathered_rows")
     columns = dialect.gather(list(rows.c))
     return None if columns is None else select(*columns).select_from(rows)
@@ -108,13 +108,13 @@ WRITTEN_BYTES_MAX: Final = 4_194_304
 async def write_rows(
     connection: AsyncConnection, statement: Any, *, names: Sequence[str], rows: Rows, text: str
 ) -> None:
-    """Execute an INSERT of `BulkDialect.insert` for rows, slice by slice."""
+    """Execute an INSERT of `RowDialect.insert` for rows, slice by slice."""
     # `text` is the name of the column that may be long.
-    for parameters in sliced(BULK.of(connection), names, rows, text=text):
+    for parameters in sliced(ROWS.of(connection), names, rows, text=text):
         await connection.execute(statement, parameters)
 
 
-def sliced(dialect: BulkDialect, names: Sequence[str], rows: Rows, *, text: str) -> Iterator[Any]:
+def sliced(dialect: RowDialect, names: Sequence[str], rows: Rows, *, text: str) -> Iterator[Any]:
     """Yield the parameters of an INSERT, slice by slice; as `write_rows` has them."""
     place = names.index(text)
     sizes = [len(row[place] or "") for row in rows]

@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock import hint_after_commit
 from rowlock.clock import sleep
 from rowlock.errors import ConfigurationError
-from rowlock.spi import BULK, database_time_after
+from rowlock.spi import ROWS, database_time_after
 from rowlock.stream_errors import ProducerConflictError
 from rowlock.streams.computing.encoding import Codec, kind_of
 from rowlock.streams.computing.hashing import BucketRange, Key, bucket_of, digest_of, key_text
@@ -305,7 +305,7 @@ class EventLog(RowSource[E]):
     ) -> bool:
         """Add a number of a producer; return whether there was none."""
         appends = self.tables.appends
-        new = BULK.of(connection).insert_unless_there(appends, list(appends.primary_key))
+        new = ROWS.of(connection).insert_unless_there(appends, list(appends.primary_key))
         nothing = {"rows": 0, "digest": "", "first": 0, "last": 0}
         own = {"stream": self.name, "producer": producer, "seq": seq, **nothing, **values}
         return bool((await connection.execute(new, own)).rowcount)

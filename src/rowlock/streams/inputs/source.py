@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.spi import BULK, BulkDialect, innermost
+from rowlock.spi import ROWS, RowDialect, innermost
 from rowlock.stream_errors import StepExpired
 from rowlock.streams.computing.hashing import (
     BUCKETS,
@@ -181,7 +181,7 @@ def _misplaced(keys: Sequence[str], buckets: Sequence[int | None]) -> set[tuple[
     }
 
 
-def size_of(columns: Sequence[Column[Any]], dialect: BulkDialect) -> ColumnElement[int]:
+def size_of(columns: Sequence[Column[Any]], dialect: RowDialect) -> ColumnElement[int]:
     """Return how many bytes a row has in those of its columns that may be long."""
     kinds = {column: innermost(column.type) for column in columns}
     texts = [
@@ -230,7 +230,7 @@ class RowSource(Source[E]):
     async def ahead(
         self, connection: AsyncConnection, *, after: int, upto: int, limit: int
     ) -> NextRows:
-        query = self._ahead(BULK.of(connection))
+        query = self._ahead(ROWS.of(connection))
         given = {"after": after, "upto": upto, "limit": limit}
         return NextRows(*in_order(await query.columns(connection, given)))
 
@@ -268,7 +268,7 @@ class RowSource(Source[E]):
         bucket = () if given.bucket is None else (given.bucket,)
         return list(dict.fromkeys((given.position, given.key, *bucket, *given.values)))
 
-    def _ahead_by(self, dialect: BulkDialect) -> GatheredQuery:
+    def _ahead_by(self, dialect: RowDialect) -> GatheredQuery:
         size = size_of(self._columns.values, dialect).label("size")
         found = self._in_step([self._columns.position]).add_columns(size)
         return GatheredQuery(found.limit(bindparam("limit", type_=Integer())))

@@ -25,7 +25,7 @@ from sqlalchemy import and_, case, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock import Outcome, PipelineItem, database_now
-from rowlock.spi import BULK, database_time_after
+from rowlock.spi import ROWS, database_time_after
 from rowlock.streams.computing.hashing import BucketRange
 from rowlock.streams.cut_plan import ShardProgress
 from rowlock.streams.cutter import Crowd
@@ -73,7 +73,7 @@ class Replicas:
         key = {"flow_id": program.id, "id": self.id}
         of_process = {"name": self._name, "code_version": program.code_version}
         row = {**key, **of_process, **seen, "started_at": database_now()}
-        new = BULK.of(connection).insert_unless_there(table, list(table.primary_key))
+        new = ROWS.of(connection).insert_unless_there(table, list(table.primary_key))
         await connection.execute(new.values(row))
 
     async def disappear(self, connection: AsyncConnection) -> None:

@@ -21,7 +21,7 @@ from rowlock import Outcome, Park, Retry
 from rowlock.errors import describe
 from rowlock.events import Event, emit, has_listeners
 from rowlock.logs import get_logger
-from rowlock.spi import BULK, Fenced, PipelineContext, fence, is_transient
+from rowlock.spi import ROWS, Fenced, PipelineContext, fence, is_transient
 from rowlock.stream_errors import ReplayMismatchError, RowsChanged
 from rowlock.streams import events
 from rowlock.streams.computing.hashing import bucket_of
@@ -154,7 +154,7 @@ class StepWriter:
             for part in one.parts
         ]
         if parts:
-            dialect = BULK.of(connection)
+            dialect = ROWS.of(connection)
             statement = dialect.insert(program.tables.parts, _PART)
             await connection.execute(statement, dialect.insert_parameters(_PART, parts))
         for name, output in program.outputs.items():
