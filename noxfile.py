@@ -235,7 +235,7 @@ def explained(session: nox.Session) -> None:
 @nox.session
 def chaos(session: nox.Session) -> None:
     """Kills, freezes, crashes and cut connections on a real server, ``-- --minutes 10 --seed
-    7``; half a minute of it is in `tests`.
+    7``; a quarter of one is in `tests`.
     """
     install(session, "test")
     session.run("python", "tests/chaos", *session.posargs)

@@ -19,6 +19,9 @@ quicker; ``but=["test_a"]`` names tests of a module that are not meant. Where ca
 each database counts, `databases_in_turn` runs each case on one of them, by turns; ``first=1``
 begins with PostgreSQL, so that tests of the same cases meet both. In the folders `ABOVE_DIALECTS`
 a test meets one of them, half of the tests each, unless it is marked `both_databases`.
+
+What is marked `at_length` runs before a release: it takes seconds, and something that is quicker
+keeps its promise with each change.
 """
 
 from __future__ import annotations
@@ -94,12 +97,16 @@ ABOVE_DIALECTS = tuple(
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the second run of tests that either database will do for."""
+    """Leave out the second run of tests that either database will do for, and what is long."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
-    if config.getoption("rowlock_database") is None:
-        left_out = [item for item in items if is_second_run(item)]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not is_second_run(item)]
+    is_short = at_length(usual=True, long=False)
+    takes_turns = config.getoption("rowlock_database") is None
+    runs, left_out = [], []
+    for item in items:
+        waits = is_short and item.get_closest_marker("at_length")
+        (left_out if waits or (takes_turns and is_second_run(item)) else runs).append(item)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = runs
 
 
 def is_second_run(item: pytest.Item) -> bool:

@@ -1,4 +1,4 @@
-"""Half a minute of chaos: nothing lost, nothing applied twice, all settled, nothing left behind."""
+"""Seconds of chaos: nothing lost, nothing applied twice, all settled, nothing left behind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..lengths import at_length
 from .run import run
 from .server import own_server
 
-SECONDS = at_length(25.0, 60.0)
+SECONDS = at_length(15.0, 60.0)
 SEED = 1
 
 

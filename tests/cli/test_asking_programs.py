@@ -15,7 +15,6 @@ from rowlock.__main__ import main
 from rowlock.cli.without_app import SHELLS
 from rowlock.testing import TemporaryDatabase
 
-from ..lengths import at_length
 from .conftest import Command
 from .forked import RUN_S_MAX, SHOP
 from .test_steering import furnished
@@ -71,7 +70,8 @@ async def test_an_assistant_asks_and_goes_away(
     assert (server.returncode, errors) == (0, "")
 
 
-@pytest.mark.parametrize("output", at_length(["closed"], ["closed", "full"]))
+@pytest.mark.at_length
+@pytest.mark.parametrize("output", ["closed", "full"])
 async def test_an_output_that_takes_nothing_ends_it(
     sqlite_database: TemporaryDatabase, rowlock: Command, tmp_path: Path, output: str
 ) -> None:

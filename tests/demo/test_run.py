@@ -1,4 +1,4 @@
-"""Replicas as processes: one is killed at work, and none is left behind."""
+"""Replicas as processes: none is left behind."""
 
 from __future__ import annotations
 
@@ -6,24 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
 
-from rowlock.demo.host import NEW, Document
-from rowlock.demo.run import kill_at_work, replicas_on, tables_in
-
-
-async def test_replica_is_killed_while_it_has_a_row(tmp_path: Path) -> None:
-    """The kill would show no recovery, or no replica would be left to recover the row."""
-    async with (
-        tables_in(tmp_path) as engine,
-        replicas_on(tmp_path, scratch=tmp_path, count=2) as both,
-    ):
-        await kill_at_work(engine, both, ["one"])
-        assert sorted(replica.is_alive for replica in both) == [False, True]
-        async with engine.connect() as connection:
-            row = (await connection.execute(select(Document))).one()
-        assert (row.path, row.status) == ("one", NEW)
-        assert row.lock_token is not None
+from rowlock.demo.run import replicas_on, tables_in
 
 
 async def test_replicas_end_on_every_path(tmp_path: Path) -> None:

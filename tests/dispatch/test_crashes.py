@@ -30,7 +30,7 @@ from .renders import Fleet, Render, Scenes, all_renders, settled, submit
 
 BOUNDARIES_MIN = 12
 """As many boundaries an attempt has at least; fewer, and the sweep is no sweep."""
-EVERY = at_length(5, 1)
+EVERY = at_length(9, 1)
 """Each fifth boundary of an attempt is on either side of a statement in turn."""
 
 

@@ -216,6 +216,7 @@ class FewWorkersPipeline(DispatchPipeline[Render]):
     workers_num = WORKERS
 
 
+@pytest.mark.at_length
 @virtual_time
 async def test_what_waits_for_a_large_fleet_has_its_deadline(
     virtual_database: TemporaryDatabase,

@@ -14,7 +14,6 @@ from rowlock.dispatch import COMPLETED, AttemptEvent, Completed, Progress, Stage
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import heard_events
-from ..lengths import at_length
 from ..pipelines.test_slow_statements import far_away
 from .renders import Fleet, Render, Scenes, pipeline_of, settled, submit
 
@@ -27,7 +26,8 @@ DATABASE_TIMEOUT_S = 1
 """
 
 
-@pytest.mark.parametrize("takes_s", at_length([40.0], [0.0, 40.0, 120.0]))
+@pytest.mark.at_length
+@pytest.mark.parametrize("takes_s", [0.0, 40.0, 120.0])
 @virtual_time
 async def test_nothing_is_lost_where_round_trips_take_long(
     virtual_database: TemporaryDatabase, takes_s: float

@@ -77,6 +77,7 @@ async def test_a_row_that_comes_to_rest_beside_an_idle_worker_is_brought_forward
         await settled(virtual_database)
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize("are_late", at_length([True], [False, True]))
 @virtual_time
 async def test_a_hundred_workers_that_come_together_all_find_work(

@@ -115,6 +115,7 @@ async def test_the_queue_claims_no_more_than_it_has_room_for(database: Temporary
 # ---------------------------------------------------------------- pipelines
 
 
+@pytest.mark.either_database
 async def test_many_pipelines_share_a_process(database: TemporaryDatabase) -> None:
     """With many pipelines some would never have their turn at the pool, the loop or the file."""
     # On a server each connection of the pool prepares the statements of each: fewer say as much.
@@ -252,6 +253,7 @@ def _hint(times: int) -> None:
         pipeline_hinter.hint_fetch(Volume)
 
 
+@pytest.mark.either_database
 async def test_a_storm_of_hints_starves_nobody(database: TemporaryDatabase) -> None:
     """A pipeline that is hinted all the time would keep the others from their rows, and its own
     leases from renewal.

@@ -68,6 +68,7 @@ BACK = {
 }
 
 
+@pytest.mark.databases_in_turn
 @pytest.mark.parametrize("read_later", [False, True], ids=["read with the claim", "read later"])
 @pytest.mark.parametrize(
     ("statement", "name"), [case[1:] for case in MISSING], ids=[case[0] for case in MISSING]

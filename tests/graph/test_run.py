@@ -273,7 +273,6 @@ async def test_no_value_outlives_the_run(place: str, end: str) -> None:
     graph.add_pipe([applied(fail, place)])
     graph.add_pipe([Apply(lambda _value: None)])
     graph.add_pipe([Collect(most=2 if end == "early" else None)])
-    gc.collect()
     gc.disable()
     try:
         error = None

@@ -32,7 +32,6 @@ from .transactions import (
 @pytest.fixture
 def without_collector() -> Iterator[None]:
     """The garbage collector is off: it would clean up what the code under test leaves behind."""
-    gc.collect()
     gc.disable()
     yield
     gc.enable()
@@ -138,6 +137,7 @@ async def strike_everywhere(
         at += 1
 
 
+@pytest.mark.databases_in_turn
 @pytest.mark.usefixtures("without_collector")
 @pytest.mark.parametrize("times", [1, CANCELS_IN_A_ROW])
 async def test_cancelled_at_every_statement(database: TemporaryDatabase, times: int) -> None:

@@ -35,6 +35,7 @@ CREATORS = 200
 # ---------------------------------------------------------------- unique
 
 
+@pytest.mark.at_length
 async def test_200_creators_get_200_names(database: TemporaryDatabase) -> None:
     """Two services that look at the same moment would take one name."""
     await database.create_tables(Base.metadata)
@@ -50,15 +51,9 @@ async def test_processes_are_no_way_around_the_lock(database: TemporaryDatabase)
     """Two replicas would take one name; on SQLite the lock of a process is none for the others."""
     await database.create_tables(Base.metadata)
     url = database.url.render_as_string(hide_password=False)
+    program = (sys.executable, str(Path(__file__).with_name("creators.py")), url, "25")
     processes = [
-        await asyncio.create_subprocess_exec(
-            sys.executable,
-            str(Path(__file__).with_name("creators.py")),
-            url,
-            "25",
-            stdin=subprocess.PIPE,
-            stdout=-1,
-        )
+        await asyncio.create_subprocess_exec(*program, stdin=subprocess.PIPE, stdout=-1)
         for _ in range(3)
     ]
     for process in processes:

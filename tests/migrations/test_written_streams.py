@@ -39,6 +39,7 @@ def host_with_streams() -> tuple[Streams, Any]:
     return streams, Payment
 
 
+@pytest.mark.databases_in_turn
 @pytest.mark.parametrize("batch", [False, True])
 async def test_what_is_written_for_streams_runs(
     database: TemporaryDatabase, tmp_path: Path, batch: bool

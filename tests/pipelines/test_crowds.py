@@ -47,6 +47,7 @@ def fewest_fetches(manager: PipelineManager) -> int:
     return min(one.counters["fetches"] for one in manager.statistics().values())
 
 
+@pytest.mark.at_length
 @virtual_time
 async def test_a_fetch_asks_for_its_own_condition_alone(
     virtual_database: TemporaryDatabase,

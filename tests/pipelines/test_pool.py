@@ -305,11 +305,8 @@ async def test_what_belongs_to_a_row_is_gone_with_it(database: TemporaryDatabase
         await add(database, *(Volume() for _ in range(20))),
         VolumePipeline(workers_num=5),
     )
-    gc.collect()
-    # Of other tests, whose tracebacks and doubles are kept; so that no new one has the address of
-    # one that is gone.
-    kept = alive()
-    before = {id(one) for one in kept}
+    # What other tests have left, such as tracebacks, is out of sight then.
+    gc.freeze()
     gc.disable()
     try:
         async with PipelineManager(database.session_factory, [pipeline]) as manager:
@@ -317,7 +314,7 @@ async def test_what_belongs_to_a_row_is_gone_with_it(database: TemporaryDatabase
                 lambda: manager.statistics()["VolumePipeline"].counters["applied"] == len(rows)
             )
         pipeline.items.clear()
-        assert [type(one).__name__ for one in alive() if id(one) not in before] == []
+        assert [type(one).__name__ for one in alive()] == []
     finally:
         gc.enable()
 

@@ -1,7 +1,7 @@
 """Seeds of whole managers with everything going wrong; each must keep every promise and
 settle.
 
-``ROWLOCK_SIMULATION_SEEDS`` says how many (by default thirty); ``python tests/simulation``
+``ROWLOCK_SIMULATION_SEEDS`` says how many (by default eighteen); ``python tests/simulation``
 plays any number of them.
 """
 
@@ -24,7 +24,7 @@ from .steered import Steered
 from .tables import create_tables, orphans
 from .verdict import judge_writes, noted
 
-SEEDS = int(os.environ.get("ROWLOCK_SIMULATION_SEEDS", "30"))
+SEEDS = int(os.environ.get("ROWLOCK_SIMULATION_SEEDS", "18"))
 OF_ORDERS = OF_FAMILY = SEEDS * 2 // 3
 OF_CROWD = max(1, SEEDS // 20)
 OF_STEERED = SEEDS // 5

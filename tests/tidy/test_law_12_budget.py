@@ -25,13 +25,13 @@ LINES = {
     "leases": 2670,
     "locks": 621,
     "migrations": 678,
-    "pipelines": 6406,
+    "pipelines": 6395,
     "rows": 2325,
     "services": 600,
-    "streams": 13489,
+    "streams": 13488,
     "telemetry": 1224,
-    "testing": 5235,
-    "tests": 121959,
+    "testing": 5234,
+    "tests": 121958,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 236

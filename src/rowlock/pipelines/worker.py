@@ -390,7 +390,6 @@ class Pool(Generic[ModelT]):
         self.variables = Context()
         self._settler, self._supervisor = settler, supervisor
         self._names = {worker: f"worker {number}" for number, worker in enumerate(workers, start=1)}
-        self._not_started: list[Worker[ModelT]] = []
         self._idle: list[_Place[ModelT]] = []
         self._waking: _Place[ModelT] | None = None
         self._in_hand: dict[_Place[ModelT], PipelineItem[ModelT]] = {}
@@ -398,13 +397,13 @@ class Pool(Generic[ModelT]):
         # The event loop itself keeps no task that waits: one without a reference is collected, and
         # never ends.
         self._left: set[asyncio.Task[None]] = set()
-        context.queue.idle = lambda: len(self._idle) + len(self._not_started)
+        context.queue.idle = lambda: len(self._idle)
         context.queue.on_items = settler.on_room = self.feed
 
     def start(self) -> None:
         self.is_open = True
         self.variables = copy_context()
-        self._not_started = list(reversed(self._names))
+        self._idle = [_Place(self, worker) for worker in reversed(self._names)]
 
     def feed(self) -> None:
         """Wake a worker that is free, if there is an item for it and the settler has room.
@@ -412,12 +411,13 @@ class Pool(Generic[ModelT]):
         One is woken at a time: it goes on with what need not wait, and feeds when it waits. Called
         whenever one of these changes: items arrive, a worker is free, the settler has room.
         """
-        if self._waking is None and self._is_any_free() and self._has_item():
-            # A pipeline may have a thousand workers, and never more than a few rows at once.
-            if not self._idle:
-                self._keep(self._not_started.pop())
+        if self._waking is None and self._idle and self._has_item():
             place = self._waking = self._idle.pop()
             place.woken.set()
+            # A pipeline may have a thousand workers, and never more than a few rows at once.
+            if place.task is None:
+                keep, run = self._supervisor.keep, partial(self._run, place)
+                self.variables.copy().run(keep, self._names[place.worker], run)
 
     def replace(self, place: _Place[ModelT]) -> None:
         place.is_replaced = True
@@ -428,19 +428,13 @@ class Pool(Generic[ModelT]):
             place.task.add_done_callback(self._left.discard)
         # At the end of the event loop this closes the pool: no row is begun any more.
         if not (self.context.check_ending() or self.is_over):
-            self._keep(place.worker)
+            self._idle.append(_Place(self, place.worker))
         self._on_free()
 
     async def wait_until_idle(self) -> None:
         while self._in_hand:
             self._all_free.clear()
             await self._all_free.wait()
-
-    def _keep(self, worker: Worker[ModelT]) -> None:
-        place = _Place(self, worker)
-        self._idle.append(place)
-        run = partial(self._run, place)
-        self.variables.copy().run(self._supervisor.keep, self._names[worker], run)
 
     async def _run(self, place: _Place[ModelT]) -> None:
         place.task = asyncio.current_task()
@@ -506,10 +500,7 @@ class Pool(Generic[ModelT]):
 
     def _note_waited(self) -> None:
         """Note that a worker was not free: with none idle beside it, queued rows have waited."""
-        self._is_held_up = self._is_held_up or not self._is_any_free()
-
-    def _is_any_free(self) -> bool:
-        return bool(self._idle or self._not_started)
+        self._is_held_up = self._is_held_up or not self._idle
 
     def _worked(self, place: _Place[ModelT], ended: Ended | None = None) -> None:
         item = self._in_hand.pop(place)
@@ -524,5 +515,5 @@ class Pool(Generic[ModelT]):
         if not self._in_hand:
             self._all_free.set()
         self.feed()
-        if self._is_any_free() and not self.context.queue.holds_ahead:
+        if self._idle and not self.context.queue.holds_ahead:
             self.context.queue.on_room()

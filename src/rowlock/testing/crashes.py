@@ -505,13 +505,9 @@ def _without(anew: Collection[str], row: dict[str, Any]) -> dict[str, Any]:
 
 def _not_in(these: Sequence[Any], others: Sequence[Any]) -> list[Any]:
     """Return which of `others` exceed `these`, by number; they need not be hashable."""
-    rest = list(these)
-    missing = []
+    rest, missing = list(these), list[Any]()
     for one in others:
-        if one in rest:
-            rest.remove(one)
-        else:
-            missing.append(one)
+        (rest.remove if one in rest else missing.append)(one)
     return missing
 
 

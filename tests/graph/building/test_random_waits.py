@@ -70,7 +70,7 @@ class Waits:
         return value
 
 
-@pytest.mark.parametrize("seed", range(at_length(8, 16)))
+@pytest.mark.parametrize("seed", range(at_length(4, 16)))
 async def test_calls_that_wait_for_calls(seed: int) -> None:
     """A run would hang: its next call waits for a thread, and all threads wait or sleep."""
     waits = Waits(seed)

@@ -51,6 +51,7 @@ def test_what_no_run_has_reached_is_named() -> None:
     assert "     0  split" in table(counts)
 
 
+@pytest.mark.at_length
 def test_a_seed_gives_the_same_history_in_each_process() -> None:
     """A failing seed could not be played again."""
     seeds = (6,)

@@ -103,6 +103,7 @@ async def test_an_append_is_written_in_slices(database: TemporaryDatabase) -> No
     assert added.last - added.first == 2 * ROWS + 1
 
 
+@pytest.mark.at_length
 async def test_events_are_encoded_in_turns(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

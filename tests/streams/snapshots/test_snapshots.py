@@ -92,6 +92,7 @@ async def test_each_snapshot_is_of_one_step(
     assert seen == sorted(set(seen))
 
 
+@pytest.mark.at_length
 @EACH
 async def test_shards_move_and_are_divided_meanwhile(
     database: TemporaryDatabase, steps: int

@@ -191,6 +191,7 @@ async def bank_of(database: TemporaryDatabase, version: str) -> Bank:
     return bank
 
 
+@pytest.mark.at_length
 async def test_replica_by_replica(database: TemporaryDatabase) -> None:
     """Shards would move again and again while new code is rolled out, or be with old code still;
     or a payment be counted twice on the way.

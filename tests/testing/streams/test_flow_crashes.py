@@ -54,7 +54,7 @@ async def test_steps_are_done_again(virtual_database: TemporaryDatabase) -> None
     assert moments > 6
 
 
-@pytest.mark.skipif(not IS_LARGE, reason="takes minutes: set ROWLOCK_AT_LENGTH=1")
+@pytest.mark.at_length
 @pytest.mark.parametrize("name", ["balances", "sums", "tops"])
 async def test_each_statement(database_with_clock: TemporaryDatabase, name: str) -> None:
     """A replica that dies within a transaction would leave something, or lock the next one out."""
@@ -63,13 +63,14 @@ async def test_each_statement(database_with_clock: TemporaryDatabase, name: str)
     assert moments > 30
 
 
-@pytest.mark.skipif(not IS_LARGE, reason="takes minutes: set ROWLOCK_AT_LENGTH=1")
+@pytest.mark.at_length
 async def test_on_each_database(database_with_clock: TemporaryDatabase) -> None:
     """A connection that is cut would be one that SQLite alone gives up."""
     moments = await crash(database_with_clock, house.balances, events=lambda: some_payments()[:1])
     assert moments > 6
 
 
+@pytest.mark.at_length
 @virtual_time
 async def test_a_replay_that_differs_is_found(virtual_database: TemporaryDatabase) -> None:
     """A flow would pass that is parked after the first crash, and nobody be told where."""

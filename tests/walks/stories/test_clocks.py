@@ -6,6 +6,8 @@ import re
 import socket
 import sys
 
+import pytest
+
 from rowlock.testing import TemporaryDatabase
 
 from .host import Volume
@@ -26,6 +28,7 @@ def same_words(printed: str) -> str:
     return " ".join(seconds.split())
 
 
+@pytest.mark.at_length
 async def test_clocks_that_are_an_hour_off_change_no_text(
     sqlite_database: TemporaryDatabase,
 ) -> None:
