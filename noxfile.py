@@ -49,9 +49,9 @@ AT_LENGTH = {
     "ROWLOCK_STREAMS_BOUNDARIES": "each",
 }
 """How much is drawn, crashed and compared before a release."""
-# One more than there are cores: every sixth second of a test is spent in waiting. Neighbours stay
+# Two more than there are cores: every fourth second of a test is spent in waiting. Neighbours stay
 # together, so that what a folder shares is made in one process, and none waits for the last test.
-SPREAD = [f"--numprocesses={min(WORKERS_MAX, (os.cpu_count() or 1) + 1)}", "--dist=worksteal"]
+SPREAD = [f"--numprocesses={min(WORKERS_MAX, (os.cpu_count() or 1) + 2)}", "--dist=worksteal"]
 
 
 def install(session: nox.Session, *groups: str) -> None:
