@@ -105,10 +105,12 @@ class PipelineRun(Generic[ModelT]):
         )
 
     def _close_pool_if_ending(self) -> bool:
-        # At the end of the event loop no row is begun: nothing waits for it.
-        if self._supervisor.is_ending:
+        # At the end of the event loop no row is begun: nothing waits for it. Where workers alone
+        # run, as in steps of a test, all of them may have been cancelled for their leases.
+        is_ending = self._supervisor.is_ending and BEAT in self._supervisor.alive()
+        if is_ending:
             self.pool.is_open = False
-        return self._supervisor.is_ending
+        return is_ending
 
     def hint(self) -> None:
         """Have the fetcher look as soon as it has room; may be called from any thread."""
