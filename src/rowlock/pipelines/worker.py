@@ -174,10 +174,11 @@ class Worker(Generic[ModelT]):
     async def _work(self, item: PipelineItem[ModelT], place: _Place[ModelT] | None = None) -> None:
         self.context.in_progress.add(item)
         try:
-            if await self._prepare(item):
-                rest = self._begin_attempt(item, monotonic(), place)
-                if rest is not None:
-                    await rest
+            decision = await self._prevented(item)
+            if decision is not None:
+                self._finish(item, decision)
+            elif (rest := self._begin_attempt(item, monotonic(), place)) is not None:
+                await rest
         except HOST_ERRORS:
             self._finish(item, Ended.INTERRUPTED)
             raise
@@ -223,29 +224,26 @@ class Worker(Generic[ModelT]):
             and not self.context.grace_over
         )
 
-    async def _prepare(self, item: PipelineItem[ModelT]) -> bool:
-        """Settle the item and return False if no attempt can be made."""
-        decision = await self._prevented(item)
-        if decision is None and self.context.grace_over:
-            # A shutdown has interrupted everything while this row was read: nothing would end
-            # what begins now.
-            decision = Ended.INTERRUPTED
-        elif decision is None and self._heartbeater.has_lost(item, monotonic()):
-            decision = Ended.LEASE_LOST
-        if decision is not None:
-            self._finish(item, decision)
-        return decision is None
-
     async def _prevented(self, item: PipelineItem[ModelT]) -> Decision | None:
-        """Read the row; return the decision if no attempt can be made at it."""
+        """Wait for what an attempt needs; return the decision if none can be made."""
         context = self.context
         if self._is_to_be_tried(item):
             await context.trial.acquire()
             context.tried, context.queue.held_until = item, monotonic()
             if context.stop.is_set():
                 return Ended.INTERRUPTED
-        if self._is_ready(item, monotonic()):
-            return None
+        if not self._is_ready(item, monotonic()):
+            decision = await self._read(item)
+            if decision is not None:
+                return decision
+        # A shutdown may have interrupted everything while this row was read: nothing would end
+        # what begins now.
+        if context.grace_over:
+            return Ended.INTERRUPTED
+        return Ended.LEASE_LOST if self._heartbeater.has_lost(item, monotonic()) else None
+
+    async def _read(self, item: PipelineItem[ModelT]) -> Decision | None:
+        context = self.context
         if item.unreadable is not None:
             return record_unreadable(context, item, item.unreadable)
         try:
