@@ -5,11 +5,10 @@ A hint says "look now", nothing more; polling finds the row anyway. It is raised
 since a fetcher that looks before sees nothing. A hint may also be for a *topic* that is no model: a
 name with a colon, ``stream:usage``, to which a part of a host or a wing attaches.
 
-The notifier carries hints to other replicas and takes theirs, over one channel to the database
-(``database/notify_channel.py``). Hints of others wake the pipelines here and are never passed on.
-Any client of the database can send them: they are looked up and nothing else, and a flood of them
-wakes a model once in `WAKE_EVERY_S`. A lost channel is opened again, and since hints were missed
-meanwhile, every pipeline then looks once. Without a channel a replica polls.
+The notifier exchanges hints with other replicas over one channel to the database
+(``database/notify_channel.py``). Any client of that can send them: they are looked up and nothing
+else, never passed on, and a flood of them wakes a model once in `WAKE_EVERY_S`. A lost channel is
+opened again, and since hints were missed meanwhile, every pipeline then looks once.
 """
 
 from __future__ import annotations
@@ -233,9 +232,7 @@ class Notifier:
     """Keeps the channel of one replica; without a `name` it is that of the connection's schema."""
 
     def __init__(self, engine: AsyncEngine, name: str | None, *, hinter: PipelineHinter) -> None:
-        self._engine = engine
-        self._name = name
-        self._hinter = hinter
+        self._engine, self._name, self._hinter = engine, name, hinter
         self._supervisor = Supervisor("notifications")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._channel: ChannelConnection | None = None

@@ -8,9 +8,8 @@ until the garbage collector finds the connection, and a storm of cancellations l
 running the statement. So `finish` runs work to its end in a task of its own, bounded in time, and
 the cancelled caller waits for it.
 
-*Supervised*: a loop that ends without being asked to, by a bug or by a cancellation that was not
-meant for it, is logged, shown in `health`, and replaced after a short rest. An event loop that
-shuts down cancels all loops at once, and that is obeyed.
+*Supervised*: a loop that ends without being asked to is logged, shown in `health`, and replaced
+after a short rest. An event loop that shuts down cancels all loops at once, and that is obeyed.
 """
 
 from __future__ import annotations

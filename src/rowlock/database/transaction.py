@@ -147,7 +147,6 @@ class OpenTransaction:
         was_aborted: its connection was closed under it.
         was_stalled: by another thread, since its event loop had stalled.
         was_rolled_back: before it was ready to commit, so that no COMMIT can have been sent.
-        is_ready_to_commit: all is done but the COMMIT; written by the transaction itself.
     """
 
     def __init__(self, purpose: str) -> None:

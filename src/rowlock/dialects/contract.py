@@ -45,17 +45,14 @@ class ErrorVerdict(NamedTuple):
     """What a database says by the code of an error.
 
     Attributes:
-        passes: whether the same statement may succeed later unchanged.
-        concerns_every_row: of one that passes: whether it is about the server, the connection or
-            other transactions alone.
-        is_conflict: whether the transaction was rolled back for another one's sake.
-        is_after_an_error: whether the statement was refused since an earlier one of the transaction
-            had failed.
-        is_of_the_size: whether a transaction that does less may succeed.
-        is_of_the_schema: whether the statement is refused whichever rows it is about.
-        is_of_the_values: whether it is refused for a value in it that the database cannot keep.
-        is_of_the_server: whether it is about the server that the connection leads to, or about the
-            connection, so that a new connection may be answered otherwise.
+        passes: the same statement may succeed later unchanged.
+        concerns_every_row: it is about the server, the connection or other transactions alone.
+        is_conflict: the transaction was rolled back for another one's sake.
+        is_after_an_error: an earlier statement of the transaction had failed.
+        is_of_the_size: a transaction that does less may succeed.
+        is_of_the_schema: the statement is refused whichever rows it is about.
+        is_of_the_values: it is refused for a value in it that the database cannot keep.
+        is_of_the_server: a new connection may be answered otherwise.
     """
 
     passes: bool
@@ -103,8 +100,7 @@ class RowDialect(ABC):
     Attributes:
         keeps_zones: whether a time is bound with its zone; otherwise without, in UTC.
         alters_defaults: whether the default of a column can be changed.
-        concurrently: options by which ``op.create_index`` and ``op.drop_index`` let reads and
-            writes go on; None if there are none.
+        concurrently: options of ``op.create_index`` that let writes go on; None if there are none.
         empty_object: an empty JSON object as a column's default, as the database gives that back.
         rows_max: most rows of one execution: so many keep the event loop busy for some 10 ms.
     """
@@ -235,8 +231,7 @@ class TransactionDialect(ABC):
     """One database's transactions and connections, and what its errors mean.
 
     Attributes:
-        commits_single_statements: whether one statement under AUTOCOMMIT is a transaction by
-            itself, with fewer round trips.
+        commits_single_statements: one statement under AUTOCOMMIT takes fewer round trips.
         claims_at_once: how many claims of a process may be sent at once; None for as many as the
             pool keeps connections.
     """

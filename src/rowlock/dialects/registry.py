@@ -31,13 +31,10 @@ class Dialect:
 
     Attributes:
         name: SQLAlchemy's name of it, such as ``engine.dialect.name``.
-        drivers: top-level packages of its drivers, such as ``aiosqlite``: an exception of theirs is
-            the database's.
+        drivers: top-level packages of its drivers: an exception of theirs is the database's.
         parts: for the name of each `DialectPart`, where the class is that implements it:
-            ``"package.module:Class"``. It is made without arguments, once, when it is first asked
-            for.
-        has_partial_indexes: whether ``Index`` takes ``<name>_where``; without, an index holds
-            finished rows, too.
+            ``"package.module:Class"``. It is made without arguments, once, when first asked for.
+        has_partial_indexes: whether ``Index`` takes ``<name>_where``.
     """
 
     name: str

@@ -3,10 +3,8 @@ same guard.
 
 The guard is the row's key and this claim's token; if it does not match, another holder continued
 with the row. Rows that are not free are locked first, then compared with what was read of them,
-then written shape by shape.
-
-A row that is deleted alone is first written like any outcome, which proves that it is this claim's
-and that the transaction lasts; what else belongs to the transaction comes between, such as the
+then written shape by shape. A row that is deleted alone is first written like any outcome, which
+proves that it is this claim's; what else belongs to the transaction comes between, such as the
 deletion of rows that refer to it.
 """
 

@@ -94,12 +94,11 @@ class Range(enum.Enum):
 
 
 class OwnRows(NamedTuple):
-    """Rows that the claiming pipeline has in hand itself, by key: a claim leaves them out. Their
-    leases may have ended all the same, where the machine slept or the database's clock was set.
+    """Keys of rows that the pipeline has in hand itself, which a claim leaves out: their leases may
+    have ended all the same, where the machine slept or the database's clock was set.
 
     Attributes:
-        held: queued, or their outcomes are being written. Free rows among them are claimed: their
-            outcomes were written a moment ago.
+        held: queued, or being written; free ones, which were written a moment ago, are claimed.
         total: how many rows the replica has in hand, of all its pipelines.
         is_trying: a row is being tried alone.
     """
@@ -122,8 +121,7 @@ class ClaimRequest:
         after: look only behind this position, and if it is that of a row that was never processed,
             only at others like it; None looks from the head of the order.
         with_rows: whether whole rows are returned; of plain models alone.
-        digits: of a token; where the database makes tokens, those of this one claim have its first
-            digits and its mark.
+        digits: where the database makes tokens, those of this claim have their first, and the mark.
         left_out: keys of rows that are left to other replicas.
         own_rows: asked when the claim is sent.
         max_deaths: after so many deaths in crowds, a row is tried alone.

@@ -36,12 +36,7 @@ class HeldRows:
     """Related rows of one item, by table, in two sets, since the answer to a COMMIT may be lost:
     rows known to be held, on which a result may rest, and rows that may be held, which are released
     at every end. Heartbeats in another thread read both: what they read is replaced, never changed
-    in place.
-
-    Attributes:
-        lock: held while rows are being locked: one call at a time, and none while the item is
-            settled.
-        rows: as they were given to the host.
+    in place. The `lock` is held while rows are being locked, and while the item is settled.
     """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -265,7 +260,6 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
 
     @property
     def has_row(self) -> bool:
-        """Whether the row was read."""
         return self._row is not None or self._claimed is not None
 
     @property
@@ -341,9 +335,6 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
         is committed then was written under the lease, whatever delayed it. Nobody renews the lease
         meanwhile, so keep the transaction much shorter than `lock_timeout`, and end it before
         `process` returns. An instance that the session has already is refreshed.
-
-        Args:
-            session: of the database of the row.
 
         Raises:
             LeaseLost: the row is held no longer; let it out of `process`.

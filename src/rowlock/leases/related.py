@@ -1,13 +1,12 @@
 """Related rows: leased under the main row's token, so that they live and end with it.
 
 The one idea: a related row's lease has no life of its own. It carries the main row's token, lasts
-as long as the main row's lease, is renewed with it, and is freed in the transaction that frees it.
+as long, and is renewed, written and freed in the transaction that does the same with the main row.
 What a crashed holder left is found by its token when the main row is claimed again, and is free for
 all pipelines once it has expired.
 
-They are locked all or nothing, in one short transaction. What renews, writes or releases them joins
-the transaction that does the same with the main row, which is locked there already. Waiting for a
-second row lock while holding one could deadlock, so none waits for a related row.
+They are locked all or nothing, in one short transaction. Waiting for a second row lock while
+holding one could deadlock, so none waits for a related row.
 
 Source: dstack's pipelines, "Locking many related resources" and "Locking a shared related
 resource".

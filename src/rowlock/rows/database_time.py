@@ -138,9 +138,7 @@ class due_at_once(_DialectTime):  # noqa: N801
 
 
 class database_instant(_DialectTime):  # noqa: N801
-    """The database's time at this very moment, also where a transaction has been open for long: for
-    the question whether a lease has ended.
-    """
+    """The database's time at this moment, also in a long transaction: has a lease ended?"""
 
     name = "instant"
 
@@ -162,11 +160,9 @@ class readable_time(_DialectTime):  # noqa: N801
 
 
 class is_no_time(_DialectCondition):  # noqa: N801
-    """Whether something is written in a column of times that the driver cannot read.
-
-    On PostgreSQL a time before the year 1 or after the year 9999, and for psycopg the infinite
-    ones, which asyncpg reads as the first and the last that Python has. On SQLite whatever is no
-    time there.
+    """Whether something is written in a column of times that the driver cannot read: on PostgreSQL
+    a time before the year 1 or after 9999, and for psycopg an infinite one; on SQLite whatever is
+    no time there.
     """
 
     name = "is_no_time"

@@ -6,14 +6,13 @@ end so. On PostgreSQL the client draws the first eight digits for each claim, so
 claim whose answer cannot be read are found and released; the rest is random for each row.
 
 *Reservations.* A row that was reset keeps its owner: a reservation, which the pipelines of its
-related rows respect. The next claim must not end that reservation before the related rows are
-locked, or busy children would be claimed in between, every time. So a claim that comes back has a
-UUID of version 8, as random as any of version 4.
+related rows respect. The claim that comes back must not end it before these are locked, or busy
+children would be claimed in between, every time: its token is a UUID of version 8, as random as any
+of version 4.
 
-*Deaths.* A failure is written by its holder, which so proves that it lives; only a death leaves its
-token behind. The claim that finds one hands out a token that counts it: its variant digit is ``e``
-or ``f``, which no random UUID has, and the four digits before the mark are two counts. An outcome
-or a release clears the token, and the counts with it.
+*Deaths.* Only a death leaves its token behind. The claim that finds one hands out a token that
+counts it: its variant digit is ``e`` or ``f``, which no random UUID has, and the four digits before
+the mark are two counts. An outcome or a release clears the token, and the counts with it.
 
 *Crowds.* Where a replica lost many rows at once, its end says nothing of one of them. So a token
 also says, by its variant ``f``, that its holder had many rows in hand. `deaths_after` is the rule.

@@ -54,9 +54,8 @@ _OUTAGE_SQLSTATES = ("08", "25006", "25P03", "25P04", "28", "3D", "40", "53", "5
 and of no row.
 """
 _SERVER_SQLSTATES = ("08", "25006", "25P03", "25P04", "26", "28", "3D", "53300", "57P", "58", "F0")
-"""Beginnings of those that speak of the server which the connection leads to, or of the
-connection: a standby, a server that shuts down, a disk that was taken away, prepared statements
-that the server no longer has.
+"""Beginnings of those for which another connection is better: a standby, a server that shuts down,
+a disk that was taken away, prepared statements that the server no longer has.
 """
 _SQLSTATES_OF_THE_SIZE = ("53200", "55P03", "57014")
 """Out of memory, `lock_timeout` and `statement_timeout`."""

@@ -3,9 +3,6 @@
 There is no time type: times are text in the shape in which SQLAlchemy writes them (``YYYY-MM-DD
 HH:MM:SS.ffffff``), in UTC, so they compare as text; the clock has milliseconds.
 
-Many rows are one statement, executed for each row within the process; values to be looked up, or
-read, are one JSON text, so that their number is no part of the statement.
-
 Source: SQLite, "Date And Time Functions", "UPSERT" and "ALTER TABLE".
 """
 
