@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,15 +27,13 @@ from ..pipelines.scenes import add, counted, is_outcome, read_all
 def lost_answers(
     database: TemporaryDatabase, *, committed: bool, times: int
 ) -> Iterator[list[str]]:
-    """Lose the answers to the next COMMITs of outcomes; the list tells of each one that was
-    lost.
-    """
+    """Lose the answers to the next COMMITs of outcomes; the list tells of each that was lost."""
     lost: list[str] = []
     writes: set[int] = set()
 
     def on_execute(connection: Connection, *arguments: Any) -> None:
-        # The second is the comparison of a guarded outcome.
-        if is_outcome(arguments[1]) or arguments[1].startswith("SELECT EXISTS"):
+        is_comparison = re.match(r"SELECT (\w+)\.id, \1\.\w+ \nFROM ", arguments[1])
+        if is_comparison or is_outcome(arguments[1]):
             writes.add(id(connection))
 
     def on_commit(connection: Connection) -> None:

@@ -260,6 +260,7 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
 
     @property
     def has_row(self) -> bool:
+        """Whether the row was read."""
         return self._row is not None or self._claimed is not None
 
     @property
