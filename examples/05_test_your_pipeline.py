@@ -205,7 +205,7 @@ async def test_each_failure_doubles_the_rest(rowlock_virtual_database: Temporary
 
 
 @given(step_sequences(replicas=2))
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=10, deadline=None, derandomize=True)
 def test_an_active_volume_has_its_disk(steps: list[Step]) -> None:
     """Some order of fetches, work, beats and time would lead to a volume without a disk, or to a
     second disk.

@@ -26,8 +26,8 @@ from loopback.server import Server
 from rendering.server import serving
 
 CLIENTS = 3
-PICTURES = 8
-POLL_S = 0.05
+PICTURES = 6
+POLL_S = 0.1
 WAIT_S_MAX = 50.0
 """After so long the example gives up, and ends its servers."""
 View = dict[str, float]

@@ -21,8 +21,10 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from ingesting.tables import Base, Document, Sessions, StoredVector, count, opened
+from ingesting.tables import Base, Document, StoredVector, count
 from ingesting.texts import Body, chunks_of, parsed, vector_of
+from loopback.child import EXAMPLES, Child
+from loopback.database import Sessions, opened
 from loopback.site import GONE, Site, serving_site
 from sqlalchemy import select
 
@@ -43,42 +45,20 @@ class Place(NamedTuple):
 # Replicas are processes ---------------------------------------------------------------------------
 
 
-class Replica:
-    """A replica, seen from outside."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-
-    @classmethod
-    async def start(cls, name: str, place: Place) -> Replica:
-        """Start it, and wait until it could begin."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            # No file is the main module, so its own children have none to import.
-            *("-c", "from ingesting import replica; replica.main()"),
-            *(name, place.url, str(place.folder)),
-            cwd=Path(__file__).parent,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        assert process.stdout is not None
-        assert await process.stdout.readline() == b"ready\n"
-        return cls(process)
-
-    def begin(self) -> None:
-        """Let it begin."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(b"go\n")
-
-    async def kill(self) -> None:
-        """End it as ``kill -9`` does: nothing is released, closed or written."""
-        self.process.kill()
-        await self.process.wait()
-
-    async def ended(self) -> str:
-        """Wait for its end, and return what it printed."""
-        output, _ = await self.process.communicate()
-        return output.decode()
+async def start(name: str, place: Place) -> Child:
+    """Start a replica, and wait until it could begin."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        # No file is the main module, so its own children have none to import.
+        *("-c", "from ingesting import replica; replica.main()"),
+        *(name, place.url, str(place.folder)),
+        cwd=EXAMPLES,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    child = Child(process)
+    assert await child.line() == "ready"
+    return child
 
 
 # What has become of the documents -----------------------------------------------------------------
@@ -133,14 +113,14 @@ async def ingest(url: str, folder: Path, site: Site) -> None:
             await connection.run_sync(Base.metadata.create_all)
             numbers = range(len(site.pages))
             session.add_all(Document(id=each, url=f"{site.url}/{each}") for each in numbers)
-        one, two = await asyncio.gather(*(Replica.start(name, place) for name in ("one", "two")))
+        one, two = await asyncio.gather(*(start(name, place) for name in ("one", "two")))
         for each in (one, two):
-            each.begin()
+            each.tell("go")
         while await count(sessions, "indexed") < len(numbers) // 2:  # noqa: ASYNC110  # processes
             await asyncio.sleep(POLL_S)
         await one.kill()
         print(f"replica one: killed after {await count(sessions, 'indexed')} documents", flush=True)
-        print(await two.ended(), end="")
+        print(*await two.end(), sep="\n")
         await recount(sessions, site)
         await recount_calls(sessions, place)
 

@@ -34,7 +34,7 @@ from sqlalchemy import func, select
 from rowlock.testing import PostgresqlServer
 
 CLIENTS = 20
-PAYMENTS = 4
+PAYMENTS = 3
 """So many of each client."""
 KILLED_AFTER = CLIENTS * PAYMENTS // 4
 """One server is killed when so many payments are answered."""

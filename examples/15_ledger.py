@@ -1,5 +1,5 @@
 """Money is moved between accounts while the replicas that keep the ledger become four, and then
-two. The sum of all balances is zero in each of forty snapshots.
+two. The sum of all balances is zero in each of twenty snapshots.
 
 The one idea: a transfer changes two accounts, which belong to two shards; both do it in the same
 numbered step. So a moment of the ledger is a step, and a snapshot has the balances of all shards at
@@ -35,13 +35,13 @@ from rowlock.testing import PostgresqlServer
 ACCOUNTS = 40
 OVERDRAWN = 7
 """So many of the accounts only pay."""
-SNAPSHOTS = 40
+SNAPSHOTS = 20
 PHASES = ((4, SNAPSHOTS // 2), (2, SNAPSHOTS))
 """So many replicas after the first one, until so many snapshots were taken."""
 WRITERS = 4
-TRANSFERS_MIN = 2_000
-TRANSFERS_PER_COMMIT = 10
-PAUSE_S = 0.25
+TRANSFERS_MIN = 4_800
+TRANSFERS_PER_COMMIT = 20
+PAUSE_S = 0.5
 POLL_S = 0.1
 WAIT_S_MAX = 240.0
 """After so long the example gives up."""

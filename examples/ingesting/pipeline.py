@@ -7,12 +7,13 @@ from __future__ import annotations
 from functools import partial
 
 from httpx import AsyncClient
+from loopback.database import Sessions
 from sqlalchemy import ColumnElement
 
 from rowlock import Apply, Outcome, Park, PipelineItem
 from rowlock.graph import Flow, GraphPipeline, Items, Outcomes
 
-from .tables import Document, Sessions, put_vectors
+from .tables import Document, put_vectors
 from .texts import Body, Chunk, Page, Vector, chunks_of, embedded, parsed
 
 

@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 from httpx import AsyncClient
+from loopback.database import opened
 
 from rowlock import PipelineManager
 
 from .pipeline import Ingest
-from .tables import count, opened
+from .tables import count
 
 POLL_S = 0.05
 

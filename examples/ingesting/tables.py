@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
+from loopback.database import Sessions
 from sqlalchemy import JSON, delete, func, select
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import LockColumns, ScheduleColumns
 
 from .texts import Vector
-
-Sessions = async_sessionmaker[AsyncSession]
 
 
 class Base(DeclarativeBase):
@@ -41,16 +36,6 @@ class StoredVector(Base):
     document_id: Mapped[int] = mapped_column(primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True)
     values: Mapped[list[float]] = mapped_column(JSON)
-
-
-@asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Sessions]:
-    """Open an engine of one's own."""
-    engine = create_async_engine(url)
-    try:
-        yield async_sessionmaker(engine, expire_on_commit=False)
-    finally:
-        await engine.dispose()
 
 
 async def count(sessions: Sessions, status: str) -> int:

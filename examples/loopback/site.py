@@ -17,7 +17,7 @@ from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 LIBRARY = Path(json.__file__).parents[1]
-TEXT_CHARS_MAX = 3_000
+TEXT_CHARS_MAX = 2_000
 MISSING_EACH = 15
 """Each page of this number answers 404 at first."""
 GONE = 7

@@ -22,7 +22,7 @@ UNITS_MAX = 100
 SENT_MAX = 5
 """A meter sends a batch so often at most, as it does that has heard no answer."""
 LATE_DAYS_MAX = 3
-SENDERS = 4
+SENDERS = 2
 """Processes that take what meters send."""
 
 

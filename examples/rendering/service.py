@@ -35,7 +35,7 @@ from .picture import render
 from .tables import Base, Render
 
 WORKERS = 2
-MAX_ACTIVE = 6
+MAX_ACTIVE = 4
 """At most so many pictures are waited for or being made."""
 GRACE_S = 60.0
 """How long pictures that are being made may take to be done when the service is to end."""

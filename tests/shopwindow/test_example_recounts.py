@@ -1,18 +1,21 @@
 """The examples of streams check themselves. Here what they count is spoiled, and they must notice,
-on both databases.
+on both databases; and a replica of another one dies at any moment.
 """
 
 from __future__ import annotations
 
+import itertools
+import uuid
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import delete, insert, update
 from sqlalchemy.sql.base import Executable
 
-from rowlock.testing import TemporaryDatabase
+from rowlock.testing import TemporaryDatabase, crash_everywhere
 
 from .example_modules import example, part
 
@@ -57,10 +60,7 @@ async def test_balances(
     monkeypatch.setattr(balances, "CLIENTS", 1)
     await database.create_tables(tables.Payment.metadata)
     amounts = [balances.amount(0, number) for number in range(balances.PAYMENTS)]
-    payments = [
-        {"number": f"a/{number}", "account": "a", "cents": cents}
-        for number, cents in enumerate(amounts)
-    ]
+    payments = [{"number": f"a/{n}", "account": "a", "cents": c} for n, c in enumerate(amounts)]
     await run(
         database,
         insert(tables.Payment).values(payments),
@@ -87,7 +87,7 @@ async def test_invoices(database: TemporaryDatabase, wrong: str | None) -> None:
     assert await example(14).recount(database.session_factory) is (wrong is None)
 
 
-SUMS, LETTERS = [0] * 40, ["account-0"]
+SUMS, LETTERS = [0] * 20, ["account-0"]
 FOUND = {f"account-{number}": 600 for number in range(1, 11)} | {"account-0": -6000}
 
 
@@ -116,10 +116,8 @@ async def test_ledger(
     ledger, tables = example(15), part("transferring.tables")
     monkeypatch.setattr(ledger, "ACCOUNTS", len(FOUND))
     await database.create_tables(tables.Base.metadata)
-    payments = [
-        {"payer": "account-0", "payee": f"account-{number}", "cents": 600}
-        for number in range(1, 11)
-    ]
+    payees = [f"account-{number}" for number in range(1, 11)]
+    payments = [{"payer": "account-0", "payee": payee, "cents": 600} for payee in payees]
     await run(database, insert(tables.Transfer).values(payments))
     expected = await ledger.balances_by_sql(database.session_factory)
     counts = ledger.Counts(transfers=len(payments), sums=sums)
@@ -133,3 +131,29 @@ def test_words(change: dict[str, int]) -> None:
     found = Counter(part("counting.texts").counted())
     found.update(change)
     assert example(16).recount(found) is (not change)
+
+
+async def test_one_file_for_each_volume(
+    database_with_clock: TemporaryDatabase, tmp_path: Path
+) -> None:
+    """Example 4 shows one crash; it would not survive the others."""
+    module, numbers = example(4), itertools.count()
+
+    def cloud() -> Any:
+        folder = tmp_path / str(next(numbers))
+        folder.mkdir()
+        return module.Cloud(folder)
+
+    async def nothing(sessions: Any, volume_id: uuid.UUID) -> None:
+        return
+
+    await database_with_clock.create_tables(module.Base.metadata)
+    await crash_everywhere(
+        database_with_clock,
+        row=module.Volume,
+        world=cloud,
+        build=lambda world: module.VolumePipeline(
+            database_with_clock.session_factory, world, meanwhile=nothing
+        ),
+        effects=lambda world: sorted(disk.name for disk in world.folder.glob("*.disk")),
+    )
