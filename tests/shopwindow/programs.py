@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +29,9 @@ class Ended(NamedTuple):
         return f"exit code {self.exit_code}\n--- output\n{self.output}\n--- errors\n{self.errors}"
 
 
+Run = Callable[..., Ended]
+
+
 def run_python(*arguments: str, folder: Path) -> Ended:
     """Run Python with `arguments` in `folder`.
 
@@ -38,7 +41,7 @@ def run_python(*arguments: str, folder: Path) -> Ended:
     ended = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env=_environment(folder),
+        env=environment(folder),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -65,13 +68,14 @@ def _pattern(line: str) -> re.Pattern[str]:
     return re.compile(".*".join(map(re.escape, line.rstrip().split("..."))))
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def environment(folder: Path) -> dict[str, str]:
     # A run of pytest inside a run of pytest must not take over its options and plugins' state.
     inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("PYTEST_", "COVERAGE_"))
     }
-    # A package that another one needs brings a plugin that takes half a second to import.
-    plugins = {"PYTEST_ADDOPTS": "-p no:faker"}
+    # A package that another one needs brings a plugin that takes half a second to import. What a
+    # fork has imported already is a plugin, too.
+    plugins = {"PYTEST_ADDOPTS": "-p no:faker -W 'ignore:Module already imported'"}
     return inherited | plugins | {"PYTHONIOENCODING": "utf-8", "TMPDIR": str(folder)}

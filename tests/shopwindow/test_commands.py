@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from .pages import ROOT, blocks_of, name_of, pages
-from .programs import run_python
+from .programs import Run
 
 FIRST = [
     "python -m pip install -e . && python -m rowlock demo",
@@ -77,9 +77,9 @@ def test_commands_are_to_be_had(page: Path) -> None:
     assert found == []
 
 
-def test_demo_is_a_command(tmp_path: Path) -> None:
+def test_demo_is_a_command(tmp_path: Path, run: Run) -> None:
     """The first command of the README would end with an error of usage."""
-    assert run_python("-m", "rowlock", "demo", "--help", folder=tmp_path).exit_code == 0
+    assert run("-m", "rowlock", "demo", "--help", folder=tmp_path).exit_code == 0
 
 
 def test_package_can_be_installed_from_here() -> None:

@@ -1,5 +1,5 @@
-"""The design pages about graphs: the tests that they name exist, and their tables and texts say
-what the code does.
+"""The design pages about graphs and streams: the tests that they name exist, and the tables and
+texts about graphs say what the code does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .named_tests import NAMED, missing_tests, named_tests, rows_below
 from .pages import DOCS
 from .way_of_a_value import way_of_a_value
 
-PAGES = ("graph.md", "graph-conformance.md")
+PAGES = ("graph.md", "graph-conformance.md", "streams.md")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -41,6 +41,13 @@ def test_each_rule_has_its_proof() -> None:
     assert numbers == sorted(set(numbers))
     assert set(range(1, 36)) <= set(numbers)
     assert all(NAMED.search(row[2]) for row in rows)
+
+
+def test_each_rule_of_streams_has_its_proof() -> None:
+    """A rule would stand in the docs that no test keeps."""
+    rows = rows_below("rules", (DOCS / "design" / "streams.md").read_text(encoding="utf-8"))
+    assert [int(row[0]) for row in rows] == list(range(1, len(rows) + 1))
+    assert all("::test_" in row[2] for row in rows)
 
 
 def test_way_of_a_value_is_the_library_s() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from . import run_page
 from .pages import (
     DOCS,
     ROOT,
@@ -23,9 +22,9 @@ from .pages import (
     program_of,
     prose_of,
 )
-from .programs import STRICT, missing_lines, run_python
+from .programs import STRICT, Run, missing_lines
+from .run_page import PAGE
 
-RUNNER = str(Path(run_page.__file__).resolve())
 README = ROOT / "README.md"
 MY_APP = Path(__file__).parent / "my_app.py"
 FIRST_ROW = Path(__file__).parent / "first_row.py"
@@ -54,28 +53,28 @@ def lay_out(page: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("page", programs(), ids=name_of)
-def test_page_runs(page: Path, tmp_path: Path) -> None:
+def test_page_runs(page: Path, tmp_path: Path, run: Run) -> None:
     """Somebody would paste code that does not work."""
     text = page.read_text(encoding="utf-8")
     lay_out(page, tmp_path)
     for command, expected in dialogue_of(text):
         program, *arguments = shlex.split(command)
         assert program == "python", f"{command}: only python is to be had everywhere"
-        ended = run_python(*arguments, folder=tmp_path)
+        ended = run(*arguments, folder=tmp_path)
         assert ended.exit_code == 0, f"$ {command}\n{ended}"
         assert missing_lines(ended.output, expected) == [], f"$ {command}\n{ended}"
     if program_of(text):
         (tmp_path / "page.py.txt").write_text(program_of(text), encoding="utf-8")
-        ended = run_python(RUNNER, "page.py.txt", name_of(page), folder=tmp_path)
+        ended = run(PAGE, "page.py.txt", name_of(page), folder=tmp_path)
         assert ended.exit_code == 0, str(ended)
 
 
-def test_readme_is_a_pipeline_that_works(tmp_path: Path) -> None:
+def test_readme_is_a_pipeline_that_works(tmp_path: Path, run: Run) -> None:
     """The first lines that a newcomer copies would leave the row as it was."""
     lay_out(README, tmp_path)
     (tmp_path / "readme.py").write_text(program_of(README.read_text(encoding="utf-8")), "utf-8")
     (tmp_path / FIRST_ROW.name).write_text(FIRST_ROW.read_text(encoding="utf-8"), "utf-8")
-    ended = run_python(*STRICT, FIRST_ROW.name, folder=tmp_path)
+    ended = run(*STRICT, FIRST_ROW.name, folder=tmp_path)
     assert (ended.exit_code, ended.output) == (0, "['disk-1']\n"), str(ended)
 
 
@@ -174,10 +173,10 @@ def test_open_block_is_refused() -> None:
         ("import asyncio\nawait asyncio.sleep(0)\n1 / 0", 1),
     ],
 )
-def test_planted_program(program: str, exit_code: int, tmp_path: Path) -> None:
+def test_planted_program(program: str, exit_code: int, tmp_path: Path, run: Run) -> None:
     """A page whose code fails would pass."""
     (tmp_path / "page.py.txt").write_text(program, encoding="utf-8")
-    assert run_python(RUNNER, "page.py.txt", "planted.md", folder=tmp_path).exit_code == exit_code
+    assert run(PAGE, "page.py.txt", "planted.md", folder=tmp_path).exit_code == exit_code
 
 
 @pytest.mark.parametrize(
