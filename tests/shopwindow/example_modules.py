@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -13,6 +11,7 @@ from types import ModuleType
 from .pages import ROOT
 
 EXAMPLES = ROOT / "examples"
+sys.path.append(str(EXAMPLES))  # where examples find their modules
 
 
 @cache
@@ -26,22 +25,11 @@ def example(number: int) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[name] = module_from_spec(spec)
-    with _where_examples_run():
-        spec.loader.exec_module(module)
+    spec.loader.exec_module(module)
     return module
 
 
 @cache
 def part(name: str) -> ModuleType:
     """Return a module that examples import, such as ``rendering.tables``."""
-    with _where_examples_run():
-        return import_module(name)
-
-
-@contextmanager
-def _where_examples_run() -> Iterator[None]:
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(EXAMPLES))
+    return import_module(name)
