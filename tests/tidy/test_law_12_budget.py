@@ -25,7 +25,7 @@ LINES = {
     "leases": 2657,
     "locks": 621,
     "migrations": 678,
-    "pipelines": 6395,
+    "pipelines": 6394,
     "rows": 2320,
     "services": 600,
     "streams": 13488,

@@ -108,8 +108,7 @@ class PipelineRun(Generic[ModelT]):
         # At the end of the event loop no row is begun: nothing waits for it. Where workers alone
         # run, as in steps of a test, all of them may have been cancelled for their leases.
         is_ending = self._supervisor.is_ending and BEAT in self._supervisor.alive()
-        if is_ending:
-            self.pool.is_open = False
+        self.pool.is_open = self.pool.is_open and not is_ending
         return is_ending
 
     def hint(self) -> None:

@@ -354,7 +354,7 @@ class _Place(Generic[ModelT]):
         self.worker, self.pool = worker, pool
         self.woken = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
-        self.is_replaced = False
+        self.is_started = self.is_replaced = False
         self.variables: Context  # of the row in hand
 
     def begin(self, item: PipelineItem[ModelT]) -> Awaitable[None] | None:
@@ -371,9 +371,7 @@ class _Place(Generic[ModelT]):
 
 
 class Pool(Generic[ModelT]):
-    """The workers of one pipeline; each takes one queued item after another while it `is_open`.
-    `variables` are the context variables that each row gets a copy of.
-    """
+    """The workers of one pipeline; each row gets a copy of its context `variables`."""
 
     def __init__(
         self,
@@ -392,8 +390,7 @@ class Pool(Generic[ModelT]):
         self._waking: _Place[ModelT] | None = None
         self._in_hand: dict[_Place[ModelT], PipelineItem[ModelT]] = {}
         self._all_free = asyncio.Event()
-        # The event loop itself keeps no task that waits: one without a reference is collected, and
-        # never ends.
+        # The event loop itself refers to a task that waits by weak references alone.
         self._left: set[asyncio.Task[None]] = set()
         context.queue.idle = lambda: len(self._idle)
         context.queue.on_items = settler.on_room = self.feed
@@ -404,18 +401,15 @@ class Pool(Generic[ModelT]):
         self._idle = [_Place(self, worker) for worker in reversed(self._names)]
 
     def feed(self) -> None:
-        """Wake a worker that is free, if there is an item for it and the settler has room.
-
-        One is woken at a time: it goes on with what need not wait, and feeds when it waits. Called
-        whenever one of these changes: items arrive, a worker is free, the settler has room.
+        """Wake one free worker, if there is an item and the settler has room: it goes on with what
+        need not wait, and feeds when it waits. Called whenever one of these changes.
         """
         if self._waking is None and self._idle and self._has_item():
             place = self._waking = self._idle.pop()
             place.woken.set()
             # A pipeline may have a thousand workers, and never more than a few rows at once.
-            if place.task is None:
-                keep, run = self._supervisor.keep, partial(self._run, place)
-                self.variables.copy().run(keep, self._names[place.worker], run)
+            if not place.is_started:
+                self._start(place)
 
     def replace(self, place: _Place[ModelT]) -> None:
         place.is_replaced = True
@@ -427,7 +421,13 @@ class Pool(Generic[ModelT]):
         # At the end of the event loop this closes the pool: no row is begun any more.
         if not (self.context.check_ending() or self.is_over):
             self._idle.append(_Place(self, place.worker))
+            # At once: the supervisor would wait for the task that it knows by this name.
+            self._start(self._idle[-1])
         self._on_free()
+
+    def _start(self, place: _Place[ModelT]) -> None:
+        place.is_started, run = True, partial(self._run, place)
+        self.variables.copy().run(self._supervisor.keep, self._names[place.worker], run)
 
     async def wait_until_idle(self) -> None:
         while self._in_hand:
