@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
 from sqlalchemy import Column, event
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session
@@ -68,6 +68,7 @@ class PipelineHinter:
         self._relays: list[Relay] = []
         self._observers: list[Relay] = []
         self._warned: set[str] = set()
+        self._has_told_late = False
 
     def __repr__(self) -> str:
         return f"<PipelineHinter {', '.join(sorted(self._wakes)) or 'nobody listens'}>"
@@ -142,11 +143,23 @@ class PipelineHinter:
         for model_name in tuple(self._wakes):
             self.wake(model_name)
 
+    def tell_late(self, *names: str) -> None:
+        """Warn once that a hint was asked for after the commit that it should follow."""
+        if not self._has_told_late:
+            self._has_told_late = True
+            logger.warning(
+                "hint_after_commit for %(model)s was called while the session has no"
+                " transaction, so it waits for the next commit of this session: call it before"
+                " the commit (told once)",
+                {"model": ", ".join(names)},
+            )
+
 
 pipeline_hinter = PipelineHinter()
 """Reaches every started manager of this process."""
 
 _PENDING = "rowlock_pending_hints"
+_FORGOTTEN = "rowlock_forgotten_hints"
 _PendingHints = dict[SessionTransaction | None, dict[tuple[PipelineHinter, str], None]]
 """By transaction, each hint once: a session may ask for one with every row that it writes."""
 
@@ -165,6 +178,9 @@ def hint_after_commit(
     session = session() if isinstance(session, async_scoped_session) else session
     sync_session = session.sync_session if isinstance(session, AsyncSession) else session
     innermost = sync_session.get_nested_transaction() or sync_session.get_transaction()
+    if innermost is None and len(sync_session.identity_map):
+        # It has read or written rows, in a transaction that is over.
+        hinter.tell_late(*map(_name_of, models))
     wanted = dict.fromkeys((hinter, _name_of(model)) for model in models)
     if _PENDING not in sync_session.info:
         sync_session.info[_PENDING] = {}
@@ -172,6 +188,11 @@ def hint_after_commit(
         event.listen(sync_session, "after_transaction_end", _ended)
     pending: _PendingHints = sync_session.info[_PENDING]
     pending.setdefault(innermost, {}).update(wanted)
+    if innermost is None and _FORGOTTEN not in sync_session.info:
+        # A session that was closed, or is never committed again, raises no hint.
+        names = map(_name_of, models)
+        sync_session.info[_FORGOTTEN] = finalize(sync_session, hinter.tell_late, *names)
+        sync_session.info[_FORGOTTEN].atexit = False
 
 
 def _committed(session: Session) -> None:
@@ -193,6 +214,8 @@ def _ended(session: Session, transaction: SessionTransaction) -> None:
     pending: _PendingHints = session.info[_PENDING]
     pending.pop(transaction, None)
     if transaction.parent is None:
+        if _FORGOTTEN in session.info:
+            session.info.pop(_FORGOTTEN).detach()
         pending.clear()
 
 

@@ -20,7 +20,7 @@ LINES = {
     "dialects": 2900,
     "dispatch": 3675,
     "graph": 6735,
-    "ground": 2568,
+    "ground": 2591,
     "insight": 8971,
     "leases": 2657,
     "locks": 621,
