@@ -232,11 +232,10 @@ async def apply_locked(
 async def write_locked(
     connection: AsyncConnection, leased: LeasedTable, writes: Sequence[tuple[Lease, ColumnValues]]
 ) -> None:
-    """Write to rows that this transaction has locked under their tokens; those of one shape are one
-    round trip.
-    """
-    dialect = LEASES.of(connection)
-    for (shape, _), group in _by_shape([(*write, {}) for write in writes]).items():
+    """Write to rows that are locked under their tokens; those of one shape are one round trip."""
+    dialect, nothing = LEASES.of(connection), dict[Column[Any], Any]()
+    # One mapping for all: maps that many writes share are looked at once.
+    for (shape, _), group in _by_shape([(*write, nothing) for write in writes]).items():
         slots, differing = slots_of(shape), tuple(varying(group.rows))
         given: Any = _unnested_parameters(dialect, leased, group, shape=shape, differing=differing)
         if given is None:

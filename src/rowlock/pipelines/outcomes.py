@@ -225,7 +225,7 @@ def as_outcome(returned: object, *, hook: str = "process", allows_none: bool = T
         raise OutcomeError(f"{hook} returned the class {name}: write {name}()")
     names = ", ".join(kind.__name__ for kind in OUTCOMES)
     raise OutcomeError(
-        f"process must return {names} or None, not an object of type {type(returned).__name__}"
+        f"{hook} must return {names} or None, not an object of type {type(returned).__name__}"
     )
 
 

@@ -242,10 +242,7 @@ def checked(
     hook: str = "process",
 ) -> Outcome:
     """Return `value`, which the host's `hook` gave for `item`, as an outcome to be written."""
-    if type(value) is Apply:
-        outcome: Outcome = value
-    else:
-        outcome = as_outcome(value, hook=hook, allows_none=allows_none)
+    outcome = as_outcome(value, hook=hook, allows_none=allows_none)
     check_outcome(context.leased, outcome)
     if isinstance(outcome, Apply | Delete) and outcome.related != {}:
         check_related(item, outcome.related)

@@ -66,9 +66,7 @@ PENDING_MAX = 2 * BATCH_MAX
 CLEANUP_S_MAX = 3600.0
 """Longest time for one `on_stale` where `process` has no limit, in seconds."""
 OVERRUNS_MAX = 3
-"""An outcome that was so often out of time in its own transaction with its row locked, or stood
-still there with the event loop, has failed: it would need too long again.
-"""
+"""An outcome that overran its own transaction so often has failed: it would need too long again."""
 LOCK_TIMEOUTS_MAX = 10
 """So many times `lock_timeout` an outcome is tried whose errors pass, while it is trusted."""
 
@@ -522,7 +520,7 @@ class Settler(Generic[ModelT]):
                     counters.applied += 1
                 else:
                     counters.deleted += 1
-                for model in hint_targets(outcome.hint):
+                for model in hint_targets(outcome.hint) if outcome.hint else ():
                     context.hinter.hint_fetch(model)
             case Retry():
                 counters.retried += 1
