@@ -20,7 +20,7 @@ from collections.abc import (
 from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from types import NoneType
-from typing import Any, Final, TypeAlias, TypeVar, cast, get_args
+from typing import Any, Final, TypeAlias, TypeVar, get_args
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -205,8 +205,8 @@ def forget_raising(error: BaseException) -> None:
 
 def as_outcome(returned: object, *, hook: str = "process", allows_none: bool = True) -> Outcome:
     """Return what the host's `hook` returned as an outcome; None is ``Apply()``, if it may be."""
-    if isinstance(returned, OUTCOMES):
-        return cast("Outcome", returned)
+    if isinstance(returned, Outcome):
+        return returned
     if returned is None:
         if allows_none:
             return Apply()

@@ -404,7 +404,7 @@ class Pool(Generic[ModelT]):
         """Wake one free worker, if there is an item and the settler has room: it goes on with what
         need not wait, and feeds when it waits. Called whenever one of these changes.
         """
-        if self._waking is None and self._idle and self._has_item():
+        if self._waking is None and self._idle and self._may_begin() and len(self.context.queue):
             place = self._waking = self._idle.pop()
             place.woken.set()
             # A pipeline may have a thousand workers, and never more than a few rows at once.
@@ -480,14 +480,14 @@ class Pool(Generic[ModelT]):
                 await asyncio.sleep(0)
                 yields_at = monotonic() + YIELDS_AFTER_S
 
-    def _has_item(self) -> bool:
-        if not self.is_open or self._settler.is_full:
-            self._is_held_up = True
-            return False
-        return len(self.context.queue) > 0
+    def _may_begin(self) -> bool:
+        if self.is_open and not self._settler.is_full:
+            return True
+        self._is_held_up = True
+        return False
 
     def _next(self, place: _Place[ModelT]) -> PipelineItem[ModelT] | None:
-        item = self.context.queue.get() if self._has_item() else None
+        item = self.context.queue.get() if self._may_begin() else None
         if item is not None:
             if self._is_held_up:
                 self._is_held_up, self.context.queue.held_until = False, monotonic()
