@@ -1,5 +1,5 @@
 """The examples of streams check themselves. Here what they count is spoiled, and they must notice,
-on both databases; and a replica of another one dies at any moment.
+on both databases; and replicas of two others die at any moment.
 """
 
 from __future__ import annotations
@@ -131,6 +131,19 @@ def test_words(change: dict[str, int]) -> None:
     found = Counter(part("counting.texts").counted())
     found.update(change)
     assert example(16).recount(found) is (not change)
+
+
+async def test_one_disk_for_each_volume(database_with_clock: TemporaryDatabase) -> None:
+    """Example 5 would be copied, and with it a pipeline that creates a disk too many."""
+    module = example(5)
+    await database_with_clock.create_tables(module.Base.metadata)
+    await crash_everywhere(
+        database_with_clock,
+        row=module.Volume,
+        world=module.Cloud,
+        build=module.VolumePipeline,
+        effects=lambda cloud: cloud.disks,
+    )
 
 
 async def test_one_file_for_each_volume(

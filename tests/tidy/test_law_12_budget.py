@@ -31,7 +31,7 @@ LINES = {
     "streams": 13488,
     "telemetry": 1224,
     "testing": 5234,
-    "tests": 121957,
+    "tests": 121970,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 236

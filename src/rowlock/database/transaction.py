@@ -335,7 +335,7 @@ async def _connection(session: AsyncSession, bind: Any, *, autocommit: bool) -> 
     try:
         return await session.connection({"bind": bind}, execution_options=options)
     except Exception as error:
-        # The name is Python's for drivers of any database.
+        # psycopg refuses AUTOCOMMIT where a listener began a transaction; the name is PEP 249's.
         if not options or type(error).__name__ != "ProgrammingError":
             raise
     # The host's own set-up of connections begins transactions: so this is one, too.

@@ -1,9 +1,9 @@
 """What follows an attempt that has ended: the outcome that is written for its row, or why none is,
 and what that outcome writes.
 
-What `process` returned is the host's object. Whatever goes wrong with it is a failure of that row
-and of nothing else. A task group wraps what its tasks raised, so every error is looked at as a
-group of one or more, and one outcome follows from all of them together.
+An error in an object that `process` returned is a failure of its row alone. A task group wraps
+what its tasks raised, so every error is taken for a group of one or more, from which one outcome
+follows.
 
 `Planner` is the one switch over outcomes, as a pure function of the transaction's time: it turns
 them into column values and knows nothing of sessions.

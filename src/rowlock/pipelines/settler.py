@@ -279,7 +279,7 @@ class Settler(Generic[ModelT]):
             await self._releases.submit((item, True))
 
     def _abandon(self, item: PipelineItem[ModelT], attempt: Attempt) -> None:
-        # Its row is left to its lease: as long as it still runs, nobody else may have it.
+        # The row stays leased, until the lease expires: another attempt must not begin beside it.
         self.context.counters.abandoned += 1
         self.context.calls.abandon(attempt)
         attempt.on_late_result(lambda result: self._clean_up_late(item, result))

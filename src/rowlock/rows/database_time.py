@@ -160,8 +160,8 @@ class readable_time(_DialectTime):  # noqa: N801
 
 
 class is_no_time(_DialectCondition):  # noqa: N801
-    """Whether something is written in a column of times that the driver cannot read: on PostgreSQL
-    a time before the year 1 or after 9999, and for psycopg an infinite one; on SQLite whatever is
+    """Whether a column of times holds a value that the driver cannot read. On PostgreSQL: a time
+    before the year 1 or after 9999, and with psycopg an infinite one. On SQLite: any value that is
     no time there.
     """
 

@@ -131,8 +131,8 @@ async def _untouched_connection(session: AsyncSession) -> AsyncConnection:
 
 
 async def _joined_connection(session: AsyncSession) -> tuple[AsyncConnection, bool]:
-    """Return the session's connection, and whether it was joined just now, for the transaction
-    itself and no savepoint: then nothing was done in it, whoever has begun SQLite's transaction.
+    """Return the session's connection, and whether it was joined just now and not for a savepoint:
+    then nothing was done in it yet, even if SQLite's transaction had begun before.
     """
     for_savepoints: list[bool] = []
 
